@@ -522,6 +522,8 @@ struct TopicStats {
    * wait, though they count. Missing: no limit.
    */
   11: optional i32 group_leases_max,
+  /** The groups of the topic take turns; see TopicPolicy. Missing: they do not. */
+  12: optional Fairness fair,
 }
 
 struct GetActiveTopicsReply {
@@ -1068,6 +1070,22 @@ struct TopicRequest {
   5: optional list<i32> shards,
 }
 
+/** What the groups of a fair topic share. */
+enum Fairness {
+  /** Each delivery counts the same. */
+  ITEMS = 1,
+  /** A delivery counts as long as its lease was held. */
+  TIME = 2,
+}
+
+/** A group of a fair topic that gets more than others: as many times as much as a group of weight 1. */
+struct GroupWeight {
+  /** Required. 1 to 255 bytes of UTF-8 without NUL. */
+  1: optional string group,
+  /** Required. 1 to 100. */
+  2: optional i32 weight,
+}
+
 /** How the items of a topic are delivered. A missing field means that there is no such rule. */
 struct TopicPolicy {
   /** Required. One topic: there are no patterns. */
@@ -1078,6 +1096,13 @@ struct TopicPolicy {
    * Items without a group have no limit. A lease that has ended cannot be extended.
    */
   2: optional i32 group_leases_max,
+  /**
+   * The groups take turns within each priority, and share the topic: by items, or by the time that they hold leases. An item
+   * without a group is a group of its own. The hosts of a cluster give turns each to the groups of its own shards.
+   */
+  3: optional Fairness fair,
+  /** With `fair`: at most 100 groups that have another weight than 1, each once. */
+  4: optional list<GroupWeight> weights,
 }
 
 struct SetTopicPolicyRequest {

@@ -435,7 +435,7 @@ HOST: Final = Dashboard(
         ),
         Panel(
             "Groups",
-            "Memory of the groups of topics with a limit, its limit, topics that wait for room, and pages read for them.",
+            "Memory of the groups of topics with a limit or turns, its limit, topics that wait for room, and pages read for them.",
             "foqsitemswait",
             [
                 (_here("foqs_group_units", "max", "shard"), "units, shard {{shard}}"),

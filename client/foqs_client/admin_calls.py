@@ -9,11 +9,12 @@ is safe to repeat.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client import errors
+from foqs_client.conversion import fairness_name, fairness_number
 from foqs_client.routed_calls import RoutedCalls
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -113,10 +114,15 @@ class TopicPolicy:
     Attributes:
         topic: the name of the topic.
         group_leases_max: how many items of one group may be leased at once. 1: strict order. None: any number.
+        fair: the groups take turns within each priority, and share the topic: by "items", or by the "time" that they hold
+            leases. None: items come in their order.
+        weights: with `fair`, at most 100 groups that get more than others, 1 to 100 times as much.
     """
 
     topic: str
     group_leases_max: int | None = None
+    fair: str | None = None
+    weights: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -265,16 +271,27 @@ class AdminCalls(RoutedCalls):
         """Replace the policy of a topic. A policy without any rule removes it.
 
         Raises:
+            InvalidArgument: names the rule that is wrong.
             NotImplementedYet: a host of the cluster is of an older version, which would not keep it.
             LimitExceeded: the namespace would have too many policies, or too large a part of the catalog.
         """
-        raw = ttypes.TopicPolicy(policy.topic, policy.group_leases_max)
+        fair = None if policy.fair is None else fairness_number(policy.fair)
+        weights = [ttypes.GroupWeight(group, weight) for group, weight in policy.weights.items()]
+        raw = ttypes.TopicPolicy(policy.topic, policy.group_leases_max, fair, weights or None)
         await self._call(_SET_POLICY, ttypes.SetTopicPolicyRequest(self.namespace, raw), timeout_ms)
 
     async def topic_policies(self, *, timeout_ms: int | None = None) -> list[TopicPolicy]:
         """List the policies of the namespace by topic. Topics without one are missing."""
         reply = await self._call(_LIST_POLICIES, self._namespace_name(None), timeout_ms)
-        return [TopicPolicy(raw.topic or "", raw.group_leases_max) for raw in reply.policies or ()]
+        return [
+            TopicPolicy(
+                raw.topic or "",
+                raw.group_leases_max,
+                fairness_name(raw.fair),
+                {each.group or "": each.weight or 1 for each in raw.weights or ()},
+            )
+            for raw in reply.policies or ()
+        ]
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
         """Delete all items that the topic has now, in every state. Return their number, as far as they were counted.

@@ -36,6 +36,8 @@ from foqs_contract.struct_bytes import I32, I32_BYTES, STOP, list_head
 
 STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
+_FAIRNESS_NAMES: Final = {1: "items", 2: "time"}
+_FAIRNESS_NUMBERS: Final = {name: number for number, name in _FAIRNESS_NAMES.items()}
 
 
 def state_number(state: str) -> int:
@@ -133,6 +135,21 @@ def _outcome(result: ttypes.Outcome) -> Outcome:
     return Outcome(error(result.error) if result.error is not None else None, bool(result.already_gone))
 
 
+def fairness_number(name: str) -> int:
+    """Return the number of what groups share. Raises InvalidArgument."""
+    try:
+        return _FAIRNESS_NUMBERS[name]
+    except KeyError:
+        raise errors.InvalidArgument(
+            f"{name!r} is nothing that groups share; use {' or '.join(_FAIRNESS_NUMBERS)}", field="policy.fair"
+        ) from None
+
+
+def fairness_name(number: int | None) -> str | None:
+    """Return the name of what groups share; that of a newer version is its number."""
+    return None if number is None else _FAIRNESS_NAMES.get(int(number), str(int(number)))
+
+
 def topic(stats: ttypes.TopicStats) -> Topic:
     return Topic(
         topic=stats.topic or "",
@@ -146,6 +163,7 @@ def topic(stats: ttypes.TopicStats) -> Topic:
         paused=bool(stats.paused),
         counts_lag=bool(stats.counts_lag),
         group_leases_max=stats.group_leases_max,
+        fair=fairness_name(stats.fair),
     )
 
 

@@ -362,6 +362,7 @@ class Topic:
         counts_lag: its owner changed, and its items are still being counted.
         group_leases_max: how many items of one group may be leased at once, by the topic's policy; None: any number. Then
             some ready items may have to wait for their group.
+        fair: what its groups share by taking turns, "items" or "time"; None: they take no turns.
     """
 
     topic: str
@@ -375,6 +376,7 @@ class Topic:
     paused: bool
     counts_lag: bool
     group_leases_max: int | None = None
+    fair: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -44,6 +44,7 @@ from foqs.catalog.port import (
 )
 from foqs.catalog.shares import check_share
 from foqs.catalog.turns import Turns
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.shard.host_shards import HostShards
@@ -239,7 +240,7 @@ class Administration:
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
             for shard in self._shards.values():
-                shard.follow_group_limits()
+                shard.follow_group_rules()
             self._enqueue_counts.forget(
                 name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
@@ -346,17 +347,17 @@ class Administration:
             is_administrator=is_administrator,
         )
 
-    async def set_group_limit(
-        self, name: str, topic: str, group_leases_max: int | None, deadline: float, *, is_administrator: bool = False
+    async def set_policy(
+        self, name: str, topic: str, rules: GroupRules, deadline: float, *, is_administrator: bool = False
     ) -> None:
-        """Set how many items of one group of a topic may be leased at once; None removes the limit. See `change_part`.
+        """Replace the policy of a topic. Without any rule it is removed. See `change_part`.
 
         Raises:
             NotImplementedYet: a host of the cluster would not keep it.
         """
         await self.change_part(
             name,
-            lambda before: changes.set_group_limit(before, name, topic, group_leases_max),
+            lambda before: changes.set_policy(before, name, topic, rules),
             deadline,
             is_administrator=is_administrator,
         )

@@ -22,6 +22,8 @@ from pydantic_core import core_schema
 
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
+from foqs.core.groups.group_rules import Fairness, GroupRules
+from foqs.core.groups.turns import WEIGHT_MAX
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
@@ -38,6 +40,8 @@ FORMAT_WITH_POLICIES: Final = 2
 FORMAT_MAX: Final = FORMAT_WITH_POLICIES
 GROUP_LEASES_MAX: Final = 1_000
 """The highest limit on the leases of a group: an owner remembers each lease of a group."""
+WEIGHTS_MAX: Final = 100
+"""The most groups of a fair topic with a weight of their own: each change stores the whole catalog."""
 VERSION_MAX: Final = (1 << 63) - 1
 IDENTITY_MAX: Final = (1 << 63) - 1
 _NUMBER_BYTES: Final = 8
@@ -63,17 +67,28 @@ class QueueEntry:
 
 @dataclass(slots=True, frozen=True)
 class PolicyRecord:
-    """How the items of a topic are delivered. A document has no policy without a limit."""
+    """How the items of a topic are delivered. A document has no policy without a rule."""
 
     group_leases_max: int | None = None
     """How many items of one group may be leased at once; 1: strict order; None: any number."""
+    fair: Fairness | None = None
+    """What the groups share by taking turns; None: items come in their order."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Of groups of a fair topic that have another weight than 1; none without `fair`."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing, not even to a newer version."""
-        return self.group_leases_max is None and not self.unknown
+        return self.rules is None and not self.unknown
+
+    @property
+    def rules(self) -> GroupRules | None:
+        """The rules that it has; None: only such as a newer version knows."""
+        if self.group_leases_max is None and self.fair is None:
+            return None
+        return GroupRules(self.group_leases_max, self.fair, self.weights)
 
 
 @dataclass(slots=True, frozen=True)
@@ -225,6 +240,10 @@ def _policy_to_json(policy: PolicyRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if policy.group_leases_max is not None:
         fields["group_leases_max"] = policy.group_leases_max
+    if policy.fair is not None:
+        fields["fair"] = policy.fair.value
+    if policy.weights:
+        fields["weights"] = dict(sorted(policy.weights.items()))
     fields.update(policy.unknown)
     return fields
 
@@ -255,6 +274,12 @@ def _parse_permission(name: Any) -> Permission:
     return _PERMISSIONS[name]
 
 
+def _parse_fairness(name: Any) -> Fairness:
+    if not isinstance(name, str) or name not in _FAIRNESSES:
+        raise ValueError(f"{abbreviate(name)} is nothing that groups share; use {' or '.join(_FAIRNESSES)}")
+    return _FAIRNESSES[name]
+
+
 def _check_grant(permissions: frozenset[Permission]) -> frozenset[Permission]:
     if not permissions:
         raise ValueError("this grants nothing; leave the principal out")
@@ -277,6 +302,7 @@ def _settings_schema(*_: Any) -> core_schema.CoreSchema:
 
 
 _PERMISSIONS: Final = {permission.name.lower(): permission for permission in Permission}
+_FAIRNESSES: Final = {fairness.value: fairness for fairness in Fairness}
 _Name = Annotated[str, AfterValidator(_check_name)]
 _Shard = Annotated[int, Field(ge=0, le=SHARD_MAX)]
 _Settings = Annotated[dict[str, Any], GetPydanticSchema(_settings_schema)]
@@ -303,6 +329,17 @@ class _QueueForm(Form):
 
 class _PolicyForm(Form):
     group_leases_max: Annotated[int, Field(ge=1, le=GROUP_LEASES_MAX)] | None = None
+    fair: Annotated[Fairness, PlainValidator(_parse_fairness)] | None = None
+    weights: Annotated[dict[_Name, Annotated[int, Field(ge=1, le=WEIGHT_MAX)]], Field(max_length=WEIGHTS_MAX)] = Field(
+        default_factory=dict
+    )
+
+
+def _build_policy(unknown: Unknown, **fields: Any) -> PolicyRecord:
+    policy = PolicyRecord(unknown=unknown, **fields)
+    if policy.weights and policy.fair is None:
+        raise ValueError("only groups of a fair topic have weights; give fair, or leave the weights out")
+    return policy
 
 
 class _NamespaceForm(Form):
@@ -313,7 +350,7 @@ class _NamespaceForm(Form):
     deleting: Annotated[frozenset[_Shard], Field(strict=False)] | None = None
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
     queues: dict[_Name, Annotated[_QueueForm, build_with_unknown(QueueEntry)]] = Field(default_factory=dict)
-    policies: dict[_Name, Annotated[_PolicyForm, build_with_unknown(PolicyRecord)]] = Field(default_factory=dict)
+    policies: dict[_Name, Annotated[_PolicyForm, build_with_unknown(_build_policy)]] = Field(default_factory=dict)
 
 
 def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> NamespaceRecord:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
 from foqs.core.items.life import RetryPolicy
@@ -55,7 +56,7 @@ class Namespaces:
         document: the version that all fields follow from.
         retry_policies: by namespace; every name has one.
         paused_topics: topics that are not delivered.
-        group_limits: how many items of one group may be leased at once, of topics with such a limit. The same object until one changes.
+        group_rules: of topics whose policy has rules for groups. The same object until one changes.
         longest_payloads: the longest known payload of each namespace.
         foreign_tiers: the tier of each namespace of another tier. This host accepts no items of them; it delivers
             those that it holds from before the tier was recorded.
@@ -67,7 +68,7 @@ class Namespaces:
         self.document = EMPTY_DOCUMENT
         self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(self.default_settings))
         self.paused_topics: frozenset[TopicName] = frozenset()
-        self.group_limits: Mapping[TopicName, int] = {}
+        self.group_rules: Mapping[TopicName, GroupRules] = {}
         self.limited_settings: dict[str, NamespaceSettings] = {}
         self.longest_payloads = LongestPayloads()
         self.foreign_tiers: dict[str, str] = {}
@@ -113,6 +114,16 @@ class Namespaces:
         settings = self._settings.get(name)
         return 1 if settings is None else settings.weight
 
+    def group_leases_max(self, topic: TopicName) -> int | None:
+        """Return how many items of one group of a topic may be leased at once; None: any number."""
+        rules = self.group_rules.get(topic)
+        return None if rules is None else rules.leases_max
+
+    def fairness(self, topic: TopicName) -> Fairness | None:
+        """Return what the groups of a topic share by taking turns; None: the topic is not fair."""
+        rules = self.group_rules.get(topic)
+        return None if rules is None else rules.fair
+
     def permissions_of(self, principal: str, name: str) -> frozenset[Permission]:
         """Return the permissions of a principal in a namespace."""
         namespace = self.document.namespaces.get(name)
@@ -155,14 +166,14 @@ class Namespaces:
         self.foreign_tiers = {
             name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self.tier
         }
-        limits = {
-            (name, topic): policy.group_leases_max
+        rules = {
+            (name, topic): own_rules
             for name, own in namespaces.items()
             for topic, policy in own.policies.items()
-            if policy.group_leases_max is not None
+            if (own_rules := policy.rules) is not None
         }
-        if limits != self.group_limits:
-            self.group_limits = limits
+        if rules != self.group_rules:
+            self.group_rules = rules
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics

@@ -123,7 +123,7 @@ class Availability:
 
     def has_group_limit(self, topic: TopicName) -> bool:
         """Return whether the policy of the topic limits the leases of a group."""
-        return topic in self._namespaces.group_limits
+        return self._namespaces.group_leases_max(topic) is not None
 
     def has_waiters(self, topic: TopicName) -> bool:
         """Return whether a dequeue waits for the topic."""

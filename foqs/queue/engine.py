@@ -19,6 +19,7 @@ from typing import Any, Final
 from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.catalog.port import Catalog, CatalogError
+from foqs.core.groups.host_turns import HostTurns
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, CacheLimits, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
@@ -157,6 +158,7 @@ class Engine:
             self.queue,
             state.topic_rates,
             arrivals,
+            HostTurns(clock.stopwatch_s),
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 

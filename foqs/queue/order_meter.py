@@ -2,8 +2,8 @@
 
 Holds `OrderMeter`; docs/design/order-meter.md says what is measured. Always true: at
 most one sample in `SAMPLE_PAUSE_S`, and one of a topic in `TOPIC_PAUSE_S`; a delivery
-that is not sampled is counted, and belongs to its topic's next sample. Knows nothing of
-other hosts.
+that is not sampled is counted, and belongs to its topic's next sample; fair topics are
+left out, because their order is not that of keys. Knows nothing of other hosts.
 """
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ class OrderMeter:
         if len(self._topic_due_s) >= TOPICS_MAX:
             self._topic_due_s.clear()
         self._topic_due_s[topic] = now_s + TOPIC_PAUSE_S
-        self._due_s = now_s + SAMPLE_PAUSE_S
         unsampled.pop(topic, None)
+        if self._ranking.is_fair(topic):
+            return
+        self._due_s = now_s + SAMPLE_PAUSE_S
         self._rotation += 1
         order_keys = [key for _, part in parts for key in part]
         priority, after_ms, _ = unpack_order_key(order_keys[self._rotation % len(order_keys)])

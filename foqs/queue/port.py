@@ -22,6 +22,7 @@ from foqs.core.flush.completions import CompletionEntry
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.flush.operation import Repeated as Repeated
+from foqs.core.groups.group_rules import Fairness
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.life import Event
 from foqs.core.items.row_filter import RowFilter
@@ -127,6 +128,8 @@ class TopicStats:
     counts_lag: bool
     group_leases_max: int | None = None
     """The topic's limit on the leases of a group."""
+    fair: Fairness | None = None
+    """What the topic's groups share by taking turns."""
 
 
 ListTopics: TypeAlias = Callable[

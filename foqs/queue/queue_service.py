@@ -9,7 +9,9 @@ Thrift and no SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
@@ -57,6 +59,8 @@ _T = TypeVar("_T")
 
 _EMPTY_INDEX: Final = ReadyIndex(1, 1)
 """Stands in for the index of a shard that is skipped."""
+_PLANNED_MAX: Final = 1_000
+"""Items of a fair topic whose turns are planned at once: some milliseconds."""
 
 
 class QueueService:
@@ -406,6 +410,10 @@ class QueueService:
         if not shards:
             return
         target = self._demand.prefetch_target(topic, now_s)
+        in_turn = [shard for shard in shards if shard.index.takes_turns(topic)]
+        if in_turn:
+            _prefetch_in_turn(in_turn, topic, target)
+            return
         for shard in shards:
             if shard.index.is_low(topic, target):
                 shard.start_refill(topic)
@@ -496,3 +504,26 @@ class QueueService:
 
     def shard_statuses(self) -> list[ShardStatus]:
         return self._state.shard_statuses()
+
+
+def _prefetch_in_turn(shards: Sequence[OwnedShard], topic: TopicName, target: int) -> None:
+    """Read the rows of the items of a fair topic that come next, when half of the last ones were reserved.
+
+    More groups are not asked for: the rows of a fair topic are read without demand.
+    """
+    target = min(target, _PLANNED_MAX)
+    groups = [shard.memory.limited_topics[topic] for shard in shards]
+    if sum([each.prefetched_left for each in groups]) * 2 >= target:
+        return
+    upcoming = [own.upcoming(shard.index.peek(topic, target)) for own, shard in zip(groups, shards, strict=True)]
+    planned: list[list[OrderKey]] = [[] for _ in shards]
+    for _, at, order_key in islice(merge(*[_numbered(each, at) for at, each in enumerate(upcoming)]), target):
+        planned[at].append(order_key)
+    for shard, own, order_keys in zip(shards, groups, planned, strict=True):
+        if order_keys and shard.start_prefetch(topic, order_keys):
+            own.prefetched_left = len(order_keys)
+
+
+def _numbered(upcoming: Iterable[tuple[OrderKey, OrderKey]], at: int) -> Iterator[tuple[OrderKey, int, OrderKey]]:
+    for head, order_key in upcoming:
+        yield head, at, order_key

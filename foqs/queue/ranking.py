@@ -23,9 +23,13 @@ class Ranking:
         self._namespaces = namespaces
         self._suspension = suspension
 
+    def is_fair(self, topic: TopicName) -> bool:
+        """Return whether the groups of a topic take turns, so that its order is not that of keys."""
+        return self._namespaces.fairness(topic) is not None
+
     def passed_over(self, topic: TopicName, priority: int, deliver_after_ms: int) -> Displacement:
         """Return the displacement of a delivery of an item with this key, among the items that this host can deliver."""
-        if self._suspension.is_on or topic in self._namespaces.paused_topics:
+        if self._suspension.is_on or topic in self._namespaces.paused_topics or self.is_fair(topic):
             return NOTHING
         # Numbers of two shards say nothing about age: an item of the same millisecond is no better.
         key, priority_key = pack_order_key(priority, deliver_after_ms, 0), pack_order_key(priority, 0, 0)

@@ -18,6 +18,7 @@ from foqs.rpc.call import Call, Handler
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import task_handler
+from foqs.rpc.topic_policies import parse_rules, policy_struct
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 from foqs_contract.request import RequestOfNamespace
@@ -141,16 +142,14 @@ class _AdminHandlers:
             topic = validation.decode_name(policy.topic, "topic")
         except InvalidArgument as error:
             raise with_path("policy", error) from None
-        await self._admin.set_group_limit(
-            name, topic, policy.group_leases_max, call.deadline, is_administrator=_is_administrator(call)
+        await self._admin.set_policy(
+            name, topic, parse_rules(policy), call.deadline, is_administrator=_is_administrator(call)
         )
         return ttypes.DoneReply()
 
     async def list_topic_policies(self, call: Call) -> ttypes.TopicPoliciesReply:
         policies = self._admin.namespace(_namespace_name(call.request)).policies
-        return ttypes.TopicPoliciesReply(
-            [ttypes.TopicPolicy(topic, policy.group_leases_max) for topic, policy in sorted(policies.items())]
-        )
+        return ttypes.TopicPoliciesReply([policy_struct(topic, policy) for topic, policy in sorted(policies.items())])
 
     async def export_config(self, call: Call) -> ttypes.ConfigDocument:
         return ttypes.ConfigDocument(self._admin.export())

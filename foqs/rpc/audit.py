@@ -27,6 +27,7 @@ _HIDDEN: Final = frozenset(("payload", "metadata", "json", "token", "items", "tr
 """Fields of which only their presence is noted."""
 _LEFT_OUT: Final = frozenset(("namespace_name", "timeout_ms", "page", "forwarded", "shards", "start_key"))
 _ENUMS: Final[Mapping[str, Any]] = {
+    "fair": ttypes.Fairness,
     "action": ttypes.BulkAction,
     "command": ttypes.BulkJobCommand,
     "permissions": ttypes.Permission,
@@ -150,6 +151,9 @@ def _named(field: str, value: Any) -> str:
     if kind is not None:
         with suppress(ValueError):
             return str(kind(value).name.lower())
+    if hasattr(value, "thrift_spec"):  # an entry of a list, such as the weight of a group
+        fields = [getattr(value, spec[2]) for spec in filter(None, value.thrift_spec)]
+        return ":".join([target_value(_text(each)) for each in fields if each is not None])
     return target_value(_text(value))
 
 

@@ -54,6 +54,7 @@ from foqs.queue.port import (
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs.rpc.request_bytes import UsualItems, UsualLeases
+from foqs.rpc.topic_policies import fairness_number
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import Foqs, ttypes
 from foqs_contract.key_slots import group_prefix
@@ -695,4 +696,5 @@ def topic_stats(stats: TopicStats) -> ttypes.TopicStats:
         paused=stats.paused,
         counts_lag=stats.counts_lag,
         group_leases_max=stats.group_leases_max,
+        fair=fairness_number(stats.fair),
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from foqs.core.flush.operation import Leases
+from foqs.core.groups.group_rules import GroupRules
+from foqs.core.groups.host_turns import HostTurns
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.memory.topic_rates import TopicRates
@@ -34,8 +36,8 @@ class NamespaceRules(Protocol):
         ...
 
     @property
-    def group_limits(self) -> Mapping[TopicName, int]:
-        """How many items of one group may be leased at once, of topics with a limit. One object until it changes."""
+    def group_rules(self) -> Mapping[TopicName, GroupRules]:
+        """The rules for groups, of topics whose policy has any. One object until it changes."""
         ...
 
     def weight_of(self, name: str) -> int:
@@ -83,6 +85,7 @@ class HostServices:
     delivery_port: DeliveryPort
     topic_rates: TopicRates
     arrivals: Arrivals
+    turns: HostTurns
 
     def database(self) -> HostDatabase:
         """Return the clock and the lock for the shards of one more database."""

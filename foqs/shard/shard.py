@@ -18,6 +18,7 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
@@ -113,7 +114,7 @@ class OwnedShard:
         self._store = store
         self._refilling: set[TopicName] = set()
         self._namespaces: Final = host.namespaces
-        self._limits_seen: Mapping[TopicName, int] | None = None
+        self._rules_seen: Mapping[TopicName, GroupRules] | None = None
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: list[asyncio.Task[None]] = []
@@ -613,13 +614,13 @@ class OwnedShard:
         self.counts.mark_changed([topic])
         self._delivery_port.on_items_ready([topic])
 
-    def follow_group_limits(self) -> None:
-        """Follow the limits of groups and the weights of namespaces, which may have changed."""
+    def follow_group_rules(self) -> None:
+        """Follow the rules for groups and the weights of namespaces, which may have changed."""
         self.memory.group_shares.follow_weights()
-        limits = self._namespaces.group_limits
-        if limits is not self._limits_seen:
-            self._limits_seen = limits
-            self.memory.set_group_limits(limits)
+        rules = self._namespaces.group_rules
+        if rules is not self._rules_seen:
+            self._rules_seen = rules
+            self.memory.set_group_rules(rules)
 
     async def _count_and_read_unread_topics(self) -> None:
         await self._initial_count.run()  # afterwards only topics with READY items have a window
@@ -643,10 +644,13 @@ class OwnedShard:
         )
         await ended
 
-    def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
-        """Load the rows of sorted READY keys, so that their delivery reads nothing."""
+    def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> bool:
+        """Load the rows of READY keys, which are in the order of delivery, so that their delivery reads nothing.
+
+        Returns False, and does nothing, if others of the topic are being loaded.
+        """
         if topic in self._prefetching:
-            return
+            return False
         rows = map(self.memory.cache.get, map(order_key_number, order_keys))
         if any(row is None or row.payload is None for row in rows):
             self._prefetching.add(topic)
@@ -662,6 +666,7 @@ class OwnedShard:
             self._reader.submit(topic[0], len(order_keys), read)
         else:
             self.index.set_prefetched(topic, order_keys[-1])
+        return True
 
     async def wait_for_queued_inserts(self) -> None:
         """Wait until every item that was queued before is in the counts or was refused. Raises `NotOwner`, `Unavailable`."""

@@ -18,10 +18,12 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.groups.group import KEYS_PER_UNIT, STRICT
+from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 from foqs.core.groups.places import group_name, line_place
-from foqs.core.groups.topic_groups import GROUP_KEYS_MAX, TopicGroups
+from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, GROUP_KEYS_MAX, TopicGroups
+from foqs.core.groups.turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
@@ -113,14 +115,15 @@ class ShardMemory:
         self.group_shares: Final = GroupShares(units_max, host.namespaces.weight_of)
         """The memory for the groups of all topics with a limit."""
         self.limited_topics: dict[TopicName, TopicGroups] = {}
-        """The groups of the topics whose groups have a limit."""
+        """The groups of the topics whose policy has rules for groups: a limit, or turns."""
         self._full_topics: dict[TopicName, None] = {}
         """Those whose memory is full, the one that has waited longest for memory of others first."""
         self.limited_names: frozenset[TopicName] = frozenset()
-        """The names of these topics, which a flush may keep."""
+        """The names of those with a limit, which a flush may keep."""
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
-        self._group_keys_max: Final = min(GROUP_KEYS_MAX, max(1, constants.ready_window_items_max // 2))
+        self._turns: Final = host.turns
+        self._keys_max: Final = max(1, constants.ready_window_items_max // 2)
         self._former_reservations: dict[TopicName, set[int]] = {}
         """Of topics that have got their limit since the takeover: the items that were reserved before, and may be theirs."""
 
@@ -372,11 +375,11 @@ class ShardMemory:
         if timers or lease_ends or deleted:
             self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends, deleted)
 
-    # ------------------------------------------------- topics with a group limit
+    # --------------------------------------------- topics with rules for groups
 
-    def set_group_limits(self, limits: Mapping[TopicName, int]) -> None:
-        """Follow the policies of topics: how many items of one group may be leased at once. At any moment."""
-        for topic in [topic for topic in self.limited_topics if topic not in limits]:
+    def set_group_rules(self, rules: Mapping[TopicName, GroupRules]) -> None:
+        """Follow the rules for groups that policies of topics have. At any moment."""
+        for topic in [topic for topic in self.limited_topics if topic not in rules]:
             self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
             self.group_shares.set_units(topic, 0)
             self._full_topics.pop(topic, None)
@@ -385,23 +388,47 @@ class ShardMemory:
             if not self.counts.is_lagging and not self.counts.count(topic, State.READY):
                 self.index.forget(topic)
             self._report_deliverable([topic])
-        self.limited_names = frozenset(limits)
-        new = [topic for topic in limits if topic not in self.limited_topics]
+        self.limited_names = frozenset([topic for topic, own in rules.items() if own.leases_max is not None])
+        turns = {topic: self._turns_of(topic, own) for topic, own in rules.items()}
+        new = [topic for topic in rules if not self._has_turns(topic, turns[topic])]
         if new:
-            self._add_limited_topics(new, limits)
-        for topic, limit in limits.items():
-            groups = self.limited_topics[topic]
+            self._add_limited_topics(new, rules, turns)
+        for topic, own in rules.items():
+            groups, limit = self.limited_topics[topic], own.leases_max or NO_LIMIT
             if groups.limit != limit:
                 groups.set_limit(limit)
                 self.settle_groups(topic)
                 self._report_deliverable([topic])
         self.settle_full_topics()
 
-    def _add_limited_topics(self, topics: Collection[TopicName], limits: Mapping[TopicName, int]) -> None:
+    def _turns_of(self, topic: TopicName, rules: GroupRules) -> TopicTurns | None:
+        if rules.fair is None:
+            return None
+        return self._turns.of(topic, rules.weights, by_time=rules.fair is Fairness.TIME)
+
+    def _has_turns(self, topic: TopicName, turns: TopicTurns | None) -> bool:
+        """Return whether the groups of a topic are known, and take these turns, or none."""
+        groups = self.limited_topics.get(topic)
+        return groups is not None and groups.turns is turns
+
+    def _add_limited_topics(
+        self,
+        topics: Collection[TopicName],
+        rules: Mapping[TopicName, GroupRules],
+        turns: Mapping[TopicName, TopicTurns | None],
+    ) -> None:
+        """Give topics new groups. If a topic had others, these are forgotten with their heads."""
         unknown, by_topic = self._reserved_by_topic()
         for topic in topics:
+            if topic in self.limited_topics:
+                self._forgotten_groups += self.limited_topics[topic].forgotten_groups
+                self.group_shares.set_units(topic, 0)
+                self._full_topics.pop(topic, None)
             groups = self.limited_topics[topic] = TopicGroups(
-                limits[topic], self.group_shares.units_max, self._group_keys_max
+                rules[topic].leases_max or NO_LIMIT,
+                self.group_shares.units_max,
+                min(GROUP_KEYS_MAX if turns[topic] is None else FAIR_KEYS_MAX, self._keys_max),
+                turns[topic],
             )
             former = unknown.union(by_topic.get(topic, ()))
             if former:
@@ -441,19 +468,29 @@ class ShardMemory:
     def deliverable_count(self, topic: TopicName) -> int:
         """Return how many READY items no group holds back. In a topic with a limit: as far as it is known, and 1 while there may be one."""
         ready = self.counts.count(topic, State.READY)
-        if topic not in self.limited_topics:
+        if topic not in self.limited_names:
             return ready
         heads = self.index.window_size(topic)
         may_find_one = (ready > 0 or self.counts.is_lagging) and self.index.needs_refill(topic)
         return heads or int(may_find_one)
 
     def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
-        """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`."""
+        """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`.
+
+        A row whose group waits for its turn is not held back.
+        """
         groups = self.limited_topics.get((row.namespace, row.topic))
         if groups is None:
             return None
         holders = groups.holders(group_name(row), row.order_key)
+        if holders and groups.takes_turns and (groups.limit == NO_LIMIT or self.place_in_turn(row)[0] is not None):
+            return None
         return None if holders is None else (groups.limit, holders)
+
+    def place_in_turn(self, row: Row) -> tuple[OrderKey | None, int]:
+        """Return where a READY row of a fair topic waits. See `TopicGroups.place_in_turn`."""
+        groups = self.limited_topics.get((row.namespace, row.topic))
+        return (None, 0) if groups is None else groups.place_in_turn(group_name(row), row.order_key)
 
     @property
     def forgotten_groups(self) -> int:
@@ -465,7 +502,7 @@ class ShardMemory:
         return [] if groups is None else [groups]
 
     def oldest_in_groups_ms(self, groups_max: int, topic: TopicName | None) -> int | None:
-        """Return the lowest deliver_after_ms of known READY items of topics with a limit, or of one. See `TopicGroups.oldest_ms`."""
+        """Return the lowest deliver_after_ms of known READY items of topics with rules for groups, or of one. See `TopicGroups.oldest_ms`."""
         found: int | None = None
         for groups in [*self.limited_topics.values()] if topic is None else self._groups_of(topic):
             oldest_ms = groups.oldest_ms(groups_max)

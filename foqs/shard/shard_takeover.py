@@ -67,7 +67,7 @@ class ShardTakeover:
         clock = database.clock.start_shard_clock(database_ms, owner.clock_ms, owner.offset_ms, owner.arrival_ms)
         self._end_clock = partial(database.clock.end_shard_clock, clock)
         shard = OwnedShard(owned, clock, self._cache, self._host, database, self.disconnect, term=self._term)
-        shard.follow_group_limits()
+        shard.follow_group_rules()
         for _ in shard.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
         return shard

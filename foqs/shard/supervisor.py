@@ -181,7 +181,7 @@ class ShardSupervisor:
             await takeover.disconnect()
             raise
         self._seen_epoch = self._last_own_epoch = epoch
-        shard.follow_group_limits()  # they may have changed since it was recovered
+        shard.follow_group_rules()  # they may have changed since it was recovered
         self._shards[self._shard] = shard
         self._advance(OwnershipEvent.RECOVERED)
         log.info("shard %d is owned with epoch %d", self._shard, epoch)

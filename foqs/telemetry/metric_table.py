@@ -196,11 +196,11 @@ SAMPLED_METRICS: Final = (
     ),
     _gauge(
         "group_units",
-        "Memory of the groups of topics with a limit: a group takes one unit, and one more for each 8 known items",
+        "Memory of the groups of topics with a limit or turns: a group takes one unit, and one more for each 8 known items",
         "shard",
     ),
     _gauge("group_limit_units", "Memory that these groups may take: an eighth of shard.ready_index_items_max", "shard"),
-    _counter("group_pages", "Pages of up to 500 rows that were read for topics with a limit", "shard"),
+    _counter("group_pages", "Pages of up to 500 rows that were read for topics with a limit or turns", "shard"),
     _counter("forgotten_groups", "Groups that left a full memory; their items are read again", "shard"),
     _gauge(
         "full_group_topics",

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from foqs.testing import FakeHost, SyncFakeHost
 from foqs_client import Client, Delivery, Item, Namespace, SyncClient
-from foqs_contract.key_slots import key_slot_of
+from foqs_contract.key_slots import group_slot_of, key_slot_of
 from tests.support.aio import run
 from tests.support.poll import pass_ms
 from tests.support.processes import RestartableHost, quick_host
@@ -95,10 +95,20 @@ class Site:
 
     async def keys_of_one_host(self, count: int) -> list[str]:
         """Return idempotency keys for items that one host will acknowledge: their order is exact."""
-        shards = (await self.client.routing()).shards
-        slots = {slot for shard in shards if shard.owner == shards[0].owner for slot in shard.key_slots}
+        slots = await self._slots_of_one_host()
         names = (f"{self.topic}-{n}" for n in range(100 * count))
         return [name for name in names if not slots or key_slot_of(name.encode()) in slots][:count]
+
+    async def groups_of_one_host(self, count: int) -> list[str]:
+        """Return groups of the namespace `default` that are in shards of the same host."""
+        slots = await self._slots_of_one_host()
+        names = (f"{self.topic}-{n}" for n in range(100 * count))
+        return [name for name in names if not slots or group_slot_of(b"default", name.encode()) in slots][:count]
+
+    async def _slots_of_one_host(self) -> set[int]:
+        """Return the key slots of a host; none if the routing names none, because there is one host."""
+        shards = (await self.client.routing()).shards
+        return {slot for shard in shards if shard.owner == shards[0].owner for slot in shard.key_slots}
 
     # ----------------------------------------------------------------- shortcuts
 

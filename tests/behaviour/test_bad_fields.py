@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 from thrift.Thrift import TType
 
+from foqs.catalog.document import WEIGHTS_MAX
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX
 from foqs.rpc.filters import FILTER_TOPICS_MAX
@@ -83,6 +84,8 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "timeout_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],
     "group_leases_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (1_001, LIMIT), (I32_MAX, LIMIT)],
+    "fair": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
+    "policy.weights[0].weight": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (101, LIMIT), (I32_MAX, LIMIT)],
     "age_min_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "age_max_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "delivery_policy": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
@@ -95,7 +98,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "permissions": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
     "states": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
 }  # fmt: skip
-"""By a field's name: bad values, each with the expected error code."""
+"""By a field's path or name: bad values, each with the expected error code."""
 
 BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
     **{
@@ -105,6 +108,7 @@ BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
     "topics": [(0, INVALID), (TOPICS_MAX + 1, LIMIT)],
     "filter.topics": [(0, INVALID), (FILTER_TOPICS_MAX + 1, LIMIT)],
     "states": [(0, INVALID)],
+    "weights": [(WEIGHTS_MAX + 1, LIMIT)],
 }
 """By a list's path or name: bad numbers of entries, each with the expected error code."""
 FAR_TOO_MANY: Final = 100_000
@@ -153,7 +157,7 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Outcome]]:
             if value > most:
                 yield value, (LIMIT, field.path)
         return
-    for value, code in BAD.get(field.name, ()):
+    for value, code in BAD.get(field.path) or BAD.get(field.name) or []:
         if (method, field.name, value) == ("extendLease", "lease_ms", 0):
             continue  # it ends the lease
         if method == "bulk" and field.name == "limit" and value == 0:
@@ -177,6 +181,7 @@ def _entry(method: str, name: str, place: int) -> Any:
         "permissions": lambda: 1,
         "regions": lambda: "here",
         "shards": lambda: place,
+        "weights": lambda: ttypes.GroupWeight(f"g{place}", 1),
     }
     return makers[name]()
 

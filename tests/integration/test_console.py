@@ -116,11 +116,17 @@ def test_topics_are_listed_by_prefix_and_page(host: OpenHost, browser: Browser) 
     assert "Next page" not in more.text
 
 
-def test_the_page_of_a_topic_shows_its_limit_on_the_leases_of_a_group(host: OpenHost, browser: Browser) -> None:
+def test_the_page_of_a_topic_shows_the_rules_for_its_groups(host: OpenHost, browser: Browser) -> None:
     put(host, Item("orders", group="ada"))
     assert "leases of a group" not in browser.get("/topic", topic="orders").text
     calls(host, lambda client: client.set_topic_policy(TopicPolicy("orders", group_leases_max=3)))
-    assert "leases of a group at most 3" in browser.get("/topic", topic="orders").text
+    page = browser.get("/topic", topic="orders").text
+    assert "leases of a group at most 3" in page
+    assert "groups take turns" not in page
+    calls(host, lambda client: client.set_topic_policy(TopicPolicy("orders", fair="time")))
+    page = browser.get("/topic", topic="orders").text
+    assert "groups take turns by time" in page
+    assert "leases of a group" not in page
 
 
 def test_a_topic_is_paused_resumed_and_purged(host: OpenHost, browser: Browser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -48,5 +49,13 @@ def test_three_reports_are_made_at_a_time(tmp_path: Path, host: RestartableHost)
     assert lines_of("three_at_a_time.py", tmp_path, host) == ["3 reports at once", "1 more"]
 
 
+def test_tenants_take_turns_by_weight(tmp_path: Path, host: RestartableHost) -> None:
+    [line] = lines_of("fair_among_tenants.py", tmp_path, host)
+    served = ast.literal_eval(line)
+    assert sum(served.values()) == 12
+    for name, wanted in {"Ada": 3, "Bob": 3, "Cleo": 6}.items():
+        assert abs(served[name] - wanted) <= 1, served
+
+
 def test_every_program_is_run() -> None:
-    assert set(PROGRAMS) == {"in_order.py", "three_at_a_time.py"}
+    assert set(PROGRAMS) == {"in_order.py", "three_at_a_time.py", "fair_among_tenants.py"}

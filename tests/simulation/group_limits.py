@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import TopicName
 from tests.simulation.group_client import LIMITS
 from tests.simulation.planting import plant
@@ -18,7 +19,7 @@ from tests.support.clock_bounds import ClockBounds
 from tests.support.group_rules import broken_limits
 from tests.support.item_histories import ItemHistories
 
-_GROUP_LIMITS: Final = {("default", topic): limit for topic, limit in LIMITS.items()}
+_GROUP_RULES: Final = {("default", topic): GroupRules(limit) for topic, limit in LIMITS.items()}
 _installed: list[bool] = []
 
 
@@ -27,11 +28,11 @@ def install() -> None:
 
     def init(self: Namespaces, *arguments: Any, **options: Any) -> None:
         original(self, *arguments, **options)
-        self.group_limits = _GROUP_LIMITS
+        self.group_rules = _GROUP_RULES
 
     def apply(self: Namespaces, document: Document) -> frozenset[TopicName]:
         resumed = original_apply(self, document)
-        self.group_limits = _GROUP_LIMITS
+        self.group_rules = _GROUP_RULES
         return resumed
 
     original = plant(Namespaces, "__init__", init)

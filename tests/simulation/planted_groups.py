@@ -144,7 +144,7 @@ def new_items_delivered_directly() -> None:
 
 def limits_unread_at_takeover() -> None:
     """A new owner does not look at the limits of its topics."""
-    plant(OwnedShard, "follow_group_limits", lambda self: None)
+    plant(OwnedShard, "follow_group_rules", lambda self: None)
 
 
 def permit_kept_at_cancel() -> None:

@@ -178,7 +178,11 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
     """Yield how the groups of a topic with a limit differ from its rows, and its heads from what these allow."""
     groups = shard.memory.limited_topics[topic]
     limit = groups.limit
-    window = set(shard.index.peek(topic, len(rows) + 1))
+    # A head of a fair topic has the turn of its group in its key, so heads are compared by their numbers.
+    keys = {row.id: row.order_key for row in rows}
+    heads_in_window = [(key, order_key_number(key)) for key in shard.index.peek(topic, len(rows) + 1)]
+    window = {keys.get(number, key) for key, number in heads_in_window}
+    is_fair = groups.turns is not None
     by_group: dict[bytes | None, list[Row]] = {}
     for row in rows:
         by_group.setdefault(row.item_group, []).append(row)
@@ -201,6 +205,8 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
         busy = len(
             {row.id for row in items if row.state is State.LEASED} | reserved.intersection(row.id for row in items)
         )
+        if is_fair and len(heads) > 1:
+            yield f"invariant 26: group {name!r} of {topic} has the heads {heads}, and one turn"
         if busy > limit or (heads and len(heads) + busy > limit):
             yield f"invariant 23: group {name!r} of {topic} has {busy} leases and the heads {heads}, and its limit is {limit}"
         delivered = [row for row in items if row.attempt and row.id not in reserved]

@@ -84,7 +84,7 @@ _STRUCTS: Final[Mapping[type, Callable[[Names], Any]]] = {
     ttypes.Change: lambda n: ttypes.Change(7),
     ttypes.Page: lambda n: ttypes.Page(5),
     ttypes.NamespaceSettings: lambda n: ttypes.NamespaceSettings(n.namespace),
-    ttypes.TopicPolicy: lambda n: ttypes.TopicPolicy(n.topic, 3),
+    ttypes.TopicPolicy: lambda n: ttypes.TopicPolicy(n.topic, 3, ttypes.Fairness.ITEMS, [ttypes.GroupWeight("Ada", 2)]),
     ttypes.Grant: lambda n: ttypes.Grant("somebody", n.namespace, [Permission.CONSUME]),
 }
 _MORE: Final[Mapping[str, Mapping[str, Callable[[Names], Any]]]] = {

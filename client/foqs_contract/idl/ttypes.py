@@ -85,6 +85,16 @@ class Permission(IntEnum):
 
 
 
+class Fairness(IntEnum):
+    """
+    What the groups of a fair topic share.
+
+    """
+    ITEMS = 1
+    TIME = 2
+
+
+
 class HostAddress(object):
     """
     The address of a host.
@@ -3789,6 +3799,7 @@ class TopicStats(object):
     complete yet.
      - group_leases_max: The topic's limit on the leases of a group; see TopicPolicy. Then ready items of a group that has its limit of leases
     wait, though they count. Missing: no limit.
+     - fair: The groups of the topic take turns; see TopicPolicy. Missing: they do not.
 
     """
 
@@ -3804,10 +3815,11 @@ class TopicStats(object):
         'paused',
         'counts_lag',
         'group_leases_max',
+        'fair',
     )
 
 
-    def __init__(self, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, next_due_in_ms=None, paused=None, counts_lag=None, group_leases_max=None,):
+    def __init__(self, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, next_due_in_ms=None, paused=None, counts_lag=None, group_leases_max=None, fair=None,):
         self.topic = topic
         self.ready = ready
         self.deferred = deferred
@@ -3819,6 +3831,7 @@ class TopicStats(object):
         self.paused = paused
         self.counts_lag = counts_lag
         self.group_leases_max = group_leases_max
+        self.fair = fair
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3884,6 +3897,11 @@ class TopicStats(object):
                     self.group_leases_max = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.I32:
+                    self.fair = Fairness(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3937,6 +3955,10 @@ class TopicStats(object):
         if self.group_leases_max is not None:
             oprot.writeFieldBegin('group_leases_max', TType.I32, 11)
             oprot.writeI32(self.group_leases_max)
+            oprot.writeFieldEnd()
+        if self.fair is not None:
+            oprot.writeFieldBegin('fair', TType.I32, 12)
+            oprot.writeI32(Fairness[self.fair].value)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8994,6 +9016,88 @@ class TopicRequest(object):
         return not (self == other)
 
 
+class GroupWeight(object):
+    """
+    A group of a fair topic that gets more than others: as many times as much as a group of weight 1.
+
+    Attributes:
+     - group: Required. 1 to 255 bytes of UTF-8 without NUL.
+     - weight: Required. 1 to 100.
+
+    """
+
+    __slots__ = (
+        'group',
+        'weight',
+    )
+
+
+    def __init__(self, group=None, weight=None,):
+        self.group = group
+        self.weight = weight
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I32:
+                    self.weight = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('GroupWeight')
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 1)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
+            oprot.writeFieldEnd()
+        if self.weight is not None:
+            oprot.writeFieldBegin('weight', TType.I32, 2)
+            oprot.writeI32(self.weight)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class TopicPolicy(object):
     """
     How the items of a topic are delivered. A missing field means that there is no such rule.
@@ -9003,18 +9107,25 @@ class TopicPolicy(object):
      - group_leases_max: At most this number of items of one group are leased at once: 1 to 1,000. With 1 a group is delivered in strict order:
     by priority, then by time, and an item that was delivered comes before all others of its group until it is settled.
     Items without a group have no limit. A lease that has ended cannot be extended.
+     - fair: The groups take turns within each priority, and share the topic: by items, or by the time that they hold leases. An item
+    without a group is a group of its own. The hosts of a cluster give turns each to the groups of its own shards.
+     - weights: With `fair`: at most 100 groups that have another weight than 1, each once.
 
     """
 
     __slots__ = (
         'topic',
         'group_leases_max',
+        'fair',
+        'weights',
     )
 
 
-    def __init__(self, topic=None, group_leases_max=None,):
+    def __init__(self, topic=None, group_leases_max=None, fair=None, weights=None,):
         self.topic = topic
         self.group_leases_max = group_leases_max
+        self.fair = fair
+        self.weights = weights
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -9035,6 +9146,22 @@ class TopicPolicy(object):
                     self.group_leases_max = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.fair = Fairness(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.LIST:
+                    self.weights = []
+                    (_etype297, _size294) = iprot.readListBegin()
+                    for _i298 in range(_size294):
+                        _elem299 = GroupWeight()
+                        _elem299.read(iprot)
+                        self.weights.append(_elem299)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -9052,6 +9179,17 @@ class TopicPolicy(object):
         if self.group_leases_max is not None:
             oprot.writeFieldBegin('group_leases_max', TType.I32, 2)
             oprot.writeI32(self.group_leases_max)
+            oprot.writeFieldEnd()
+        if self.fair is not None:
+            oprot.writeFieldBegin('fair', TType.I32, 3)
+            oprot.writeI32(Fairness[self.fair].value)
+            oprot.writeFieldEnd()
+        if self.weights is not None:
+            oprot.writeFieldBegin('weights', TType.LIST, 4)
+            oprot.writeListBegin(TType.STRUCT, len(self.weights))
+            for iter300 in self.weights:
+                iter300.write(oprot)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -9198,11 +9336,11 @@ class TopicPoliciesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.policies = []
-                    (_etype297, _size294) = iprot.readListBegin()
-                    for _i298 in range(_size294):
-                        _elem299 = TopicPolicy()
-                        _elem299.read(iprot)
-                        self.policies.append(_elem299)
+                    (_etype304, _size301) = iprot.readListBegin()
+                    for _i305 in range(_size301):
+                        _elem306 = TopicPolicy()
+                        _elem306.read(iprot)
+                        self.policies.append(_elem306)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9219,8 +9357,8 @@ class TopicPoliciesReply(object):
         if self.policies is not None:
             oprot.writeFieldBegin('policies', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.policies))
-            for iter300 in self.policies:
-                iter300.write(oprot)
+            for iter307 in self.policies:
+                iter307.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -9294,10 +9432,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype304, _size301) = iprot.readListBegin()
-                    for _i305 in range(_size301):
-                        _elem306 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem306)
+                    (_etype311, _size308) = iprot.readListBegin()
+                    for _i312 in range(_size308):
+                        _elem313 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem313)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9327,8 +9465,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter307 in self.regions:
-                oprot.writeString(iter307.encode('utf-8') if sys.version_info[0] == 2 else iter307)
+            for iter314 in self.regions:
+                oprot.writeString(iter314.encode('utf-8') if sys.version_info[0] == 2 else iter314)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -9816,11 +9954,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype311, _size308) = iprot.readListBegin()
-                    for _i312 in range(_size308):
-                        _elem313 = ShardInfo()
-                        _elem313.read(iprot)
-                        self.shards.append(_elem313)
+                    (_etype318, _size315) = iprot.readListBegin()
+                    for _i319 in range(_size315):
+                        _elem320 = ShardInfo()
+                        _elem320.read(iprot)
+                        self.shards.append(_elem320)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9842,8 +9980,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter314 in self.shards:
-                iter314.write(oprot)
+            for iter321 in self.shards:
+                iter321.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10339,11 +10477,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype318, _size315) = iprot.readListBegin()
-                    for _i319 in range(_size315):
-                        _elem320 = HostInfo()
-                        _elem320.read(iprot)
-                        self.hosts.append(_elem320)
+                    (_etype325, _size322) = iprot.readListBegin()
+                    for _i326 in range(_size322):
+                        _elem327 = HostInfo()
+                        _elem327.read(iprot)
+                        self.hosts.append(_elem327)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10365,8 +10503,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter321 in self.hosts:
-                iter321.write(oprot)
+            for iter328 in self.hosts:
+                iter328.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10641,22 +10779,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype325, _size322) = iprot.readListBegin()
-                    for _i326 in range(_size322):
-                        _elem327 = HostInfo()
-                        _elem327.read(iprot)
-                        self.hosts.append(_elem327)
+                    (_etype332, _size329) = iprot.readListBegin()
+                    for _i333 in range(_size329):
+                        _elem334 = HostInfo()
+                        _elem334.read(iprot)
+                        self.hosts.append(_elem334)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype331, _size328) = iprot.readListBegin()
-                    for _i332 in range(_size328):
-                        _elem333 = ShardInfo()
-                        _elem333.read(iprot)
-                        self.shards.append(_elem333)
+                    (_etype338, _size335) = iprot.readListBegin()
+                    for _i339 in range(_size335):
+                        _elem340 = ShardInfo()
+                        _elem340.read(iprot)
+                        self.shards.append(_elem340)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10673,30 +10811,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype337, _size334) = iprot.readListBegin()
-                    for _i338 in range(_size334):
-                        _elem339 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem339)
+                    (_etype344, _size341) = iprot.readListBegin()
+                    for _i345 in range(_size341):
+                        _elem346 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem346)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype343, _size340) = iprot.readListBegin()
-                    for _i344 in range(_size340):
-                        _elem345 = iprot.readI32()
-                        self.removed_shards.append(_elem345)
+                    (_etype350, _size347) = iprot.readListBegin()
+                    for _i351 in range(_size347):
+                        _elem352 = iprot.readI32()
+                        self.removed_shards.append(_elem352)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype349, _size346) = iprot.readListBegin()
-                    for _i350 in range(_size346):
-                        _elem351 = iprot.readDouble()
-                        self.loads.append(_elem351)
+                    (_etype356, _size353) = iprot.readListBegin()
+                    for _i357 in range(_size353):
+                        _elem358 = iprot.readDouble()
+                        self.loads.append(_elem358)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10717,15 +10855,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter352 in self.hosts:
-                iter352.write(oprot)
+            for iter359 in self.hosts:
+                iter359.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter353 in self.shards:
-                iter353.write(oprot)
+            for iter360 in self.shards:
+                iter360.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -10739,22 +10877,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter354 in self.removed_hosts:
-                oprot.writeString(iter354.encode('utf-8') if sys.version_info[0] == 2 else iter354)
+            for iter361 in self.removed_hosts:
+                oprot.writeString(iter361.encode('utf-8') if sys.version_info[0] == 2 else iter361)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter355 in self.removed_shards:
-                oprot.writeI32(iter355)
+            for iter362 in self.removed_shards:
+                oprot.writeI32(iter362)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter356 in self.loads:
-                oprot.writeDouble(iter356)
+            for iter363 in self.loads:
+                oprot.writeDouble(iter363)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11473,21 +11611,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype360, _size357) = iprot.readListBegin()
-                    for _i361 in range(_size357):
-                        _elem362 = AuditEntry()
-                        _elem362.read(iprot)
-                        self.entries.append(_elem362)
+                    (_etype367, _size364) = iprot.readListBegin()
+                    for _i368 in range(_size364):
+                        _elem369 = AuditEntry()
+                        _elem369.read(iprot)
+                        self.entries.append(_elem369)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype366, _size363) = iprot.readListBegin()
-                    for _i367 in range(_size363):
-                        _elem368 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem368)
+                    (_etype373, _size370) = iprot.readListBegin()
+                    for _i374 in range(_size370):
+                        _elem375 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem375)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11504,15 +11642,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter369 in self.entries:
-                iter369.write(oprot)
+            for iter376 in self.entries:
+                iter376.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter370 in self.missing_hosts:
-                oprot.writeString(iter370.encode('utf-8') if sys.version_info[0] == 2 else iter370)
+            for iter377 in self.missing_hosts:
+                oprot.writeString(iter377.encode('utf-8') if sys.version_info[0] == 2 else iter377)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11703,11 +11841,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype374, _size371) = iprot.readListBegin()
-                    for _i375 in range(_size371):
-                        _elem376 = TopicUpdate()
-                        _elem376.read(iprot)
-                        self.topics.append(_elem376)
+                    (_etype381, _size378) = iprot.readListBegin()
+                    for _i382 in range(_size378):
+                        _elem383 = TopicUpdate()
+                        _elem383.read(iprot)
+                        self.topics.append(_elem383)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11724,11 +11862,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype380, _size377) = iprot.readListBegin()
-                    for _i381 in range(_size377):
-                        _elem382 = NamespaceReport()
-                        _elem382.read(iprot)
-                        self.namespace_reports.append(_elem382)
+                    (_etype387, _size384) = iprot.readListBegin()
+                    for _i388 in range(_size384):
+                        _elem389 = NamespaceReport()
+                        _elem389.read(iprot)
+                        self.namespace_reports.append(_elem389)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11750,11 +11888,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype386, _size383) = iprot.readListBegin()
-                    for _i387 in range(_size383):
-                        _elem388 = TopicRate()
-                        _elem388.read(iprot)
-                        self.topic_rates.append(_elem388)
+                    (_etype393, _size390) = iprot.readListBegin()
+                    for _i394 in range(_size390):
+                        _elem395 = TopicRate()
+                        _elem395.read(iprot)
+                        self.topic_rates.append(_elem395)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11780,8 +11918,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter389 in self.topics:
-                iter389.write(oprot)
+            for iter396 in self.topics:
+                iter396.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -11795,8 +11933,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter390 in self.namespace_reports:
-                iter390.write(oprot)
+            for iter397 in self.namespace_reports:
+                iter397.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -11814,8 +11952,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter391 in self.topic_rates:
-                iter391.write(oprot)
+            for iter398 in self.topic_rates:
+                iter398.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.unavailable_shards is not None:
@@ -12339,6 +12477,7 @@ TopicStats.thrift_spec = (
     (9, TType.BOOL, 'paused', None, None, ),  # 9
     (10, TType.BOOL, 'counts_lag', None, None, ),  # 10
     (11, TType.I32, 'group_leases_max', None, None, ),  # 11
+    (12, TType.I32, 'fair', None, None, ),  # 12
 )
 all_structs.append(GetActiveTopicsReply)
 GetActiveTopicsReply.thrift_spec = (
@@ -12711,11 +12850,19 @@ TopicRequest.thrift_spec = (
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
     (5, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 5
 )
+all_structs.append(GroupWeight)
+GroupWeight.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'group', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'weight', None, None, ),  # 2
+)
 all_structs.append(TopicPolicy)
 TopicPolicy.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'topic', 'UTF8', None, ),  # 1
     (2, TType.I32, 'group_leases_max', None, None, ),  # 2
+    (3, TType.I32, 'fair', None, None, ),  # 3
+    (4, TType.LIST, 'weights', (TType.STRUCT, [GroupWeight, None], False), None, ),  # 4
 )
 all_structs.append(SetTopicPolicyRequest)
 SetTopicPolicyRequest.thrift_spec = (

@@ -61,6 +61,10 @@ class Permission(IntEnum):
     CONSUME = 2
     ADMIN = 3
 
+class Fairness(IntEnum):
+    ITEMS = 1
+    TIME = 2
+
 class HostAddress(_Struct):
     host: Any | None
     port: int | None
@@ -309,7 +313,8 @@ class TopicStats(_Struct):
     paused: bool | None
     counts_lag: bool | None
     group_leases_max: int | None
-    def __init__(self, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, next_due_in_ms: int | None = None, paused: bool | None = None, counts_lag: bool | None = None, group_leases_max: int | None = None) -> None: ...
+    fair: int | None
+    def __init__(self, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, next_due_in_ms: int | None = None, paused: bool | None = None, counts_lag: bool | None = None, group_leases_max: int | None = None, fair: int | None = None) -> None: ...
 
 class GetActiveTopicsReply(_Struct):
     topics: Sequence[TopicStats] | None
@@ -643,10 +648,17 @@ class TopicRequest(_Struct):
     shards: Sequence[int] | None
     def __init__(self, namespace_name: str | bytes | None = None, topic: str | bytes | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, shards: Sequence[int] | None = None) -> None: ...
 
+class GroupWeight(_Struct):
+    group: Any | None
+    weight: int | None
+    def __init__(self, group: str | bytes | None = None, weight: int | None = None) -> None: ...
+
 class TopicPolicy(_Struct):
     topic: Any | None
     group_leases_max: int | None
-    def __init__(self, topic: str | bytes | None = None, group_leases_max: int | None = None) -> None: ...
+    fair: int | None
+    weights: Sequence[GroupWeight] | None
+    def __init__(self, topic: str | bytes | None = None, group_leases_max: int | None = None, fair: int | None = None, weights: Sequence[GroupWeight] | None = None) -> None: ...
 
 class SetTopicPolicyRequest(_Struct):
     namespace_name: bytes | None

@@ -29,6 +29,10 @@ INACTIVE_READ_MAX: Final = 1_000
 
 GROUP_LEASES_MAX: Final = 1_000
 """The highest limit on the leases of a group that a host accepts."""
+FAIRNESSES: Final = ("items", "time")
+"""What the groups of a fair topic may share."""
+WEIGHT_MAX: Final = 100
+"""The highest weight of a group that a host accepts."""
 
 _UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 
@@ -161,12 +165,15 @@ def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
 _POLICIES: Final[list[Column]] = [
     ("TOPIC", lambda row: row["topic"]),
     ("GROUP_LEASES_MAX", lambda row: "-" if row["group_leases_max"] is None else str(row["group_leases_max"])),
+    ("FAIR", lambda row: row["fair"] or "-"),
+    ("WEIGHTS", lambda row: ", ".join(f"{group}={weight}" for group, weight in row["weights"].items()) or "-"),
 ]
 
 
 @topic.command(
     "policy",
-    epilog="\b\nExamples:\n  foqs topic policy orders --group-leases-max 1\n  foqs topic policy orders --remove",
+    epilog="\b\nExamples:\n  foqs topic policy orders --group-leases-max 1\n"
+    "  foqs topic policy reports --fair items --weight Ada=3\n  foqs topic policy orders --remove",
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
@@ -174,40 +181,71 @@ _POLICIES: Final[list[Column]] = [
     type=click.IntRange(1, GROUP_LEASES_MAX),
     help="How many items of one group may be leased at once; 1: strict order.",
 )
-@click.option("--remove", is_flag=True, help="Remove the limit.")
+@click.option(
+    "--fair", type=click.Choice(FAIRNESSES), help="Groups take turns, by items or by the time of their leases."
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="GROUP=N",
+    help=f"With --fair: the group gets N times as much as one of weight 1, at most {WEIGHT_MAX}. May be repeated.",
+)
+@click.option("--remove", is_flag=True, help="Remove the policy.")
 @host_call_options
-def topic_policy(session: HostSession, topics: Sequence[str], group_leases_max: int | None, remove: bool) -> None:
-    """Limit how many items of one group of the topics are leased at once.
+def topic_policy(
+    session: HostSession,
+    topics: Sequence[str],
+    group_leases_max: int | None,
+    fair: str | None,
+    weights: Sequence[str],
+    remove: bool,
+) -> None:
+    """Replace the policies of the topics: how many items of one group are leased at once, and whether groups take turns.
 
-    Items without a group have no limit. Leases that are held stay.
+    Items without a group have no limit, and each has a turn of its own. Leases that are held stay.
     """
     from foqs_client import TopicPolicy
 
-    if remove == (group_leases_max is not None):
-        raise click.UsageError("give either --group-leases-max or --remove")
+    if remove == (group_leases_max is not None or fair is not None):
+        raise click.UsageError("give --group-leases-max, --fair or both, or else --remove")
+    if weights and fair is None:
+        raise click.UsageError("--weight needs --fair")
+    by_group = dict(map(_parse_weight, weights))
 
     async def work(client: Client) -> None:
         for name in topics:
-            await client.set_topic_policy(TopicPolicy(name, group_leases_max))
-            sentence = (
-                f"Removed the limit of {name}."
-                if group_leases_max is None
-                else f"At most {counted(group_leases_max, 'item')} of each group of {name} "
-                f"{'is' if group_leases_max == 1 else 'are'} leased at once."
-            )
-            print_message(" ".join([sentence, *pattern_notes([name])]))
+            await client.set_topic_policy(TopicPolicy(name, group_leases_max, fair, by_group))
+            sentences = [f"Removed the policy of {name}."] if remove else []
+            if group_leases_max is not None:
+                sentences.append(
+                    f"At most {counted(group_leases_max, 'item')} of each group of {name} "
+                    f"{'is' if group_leases_max == 1 else 'are'} leased at once."
+                )
+            if fair is not None:
+                sentences.append(f"The groups of {name} take turns, by {fair}.")
+            print_message(" ".join([*sentences, *pattern_notes([name])]))
 
     session.run(work)
+
+
+def _parse_weight(text: str) -> tuple[str, int]:
+    group, _, number = text.rpartition("=")
+    if not group or not (number.isascii() and number.isdigit()) or not 1 <= int(number[:9]) <= WEIGHT_MAX:
+        raise click.BadParameter(
+            f"{text!r} is no weight; give GROUP=N with N from 1 to {WEIGHT_MAX}", param_hint="--weight"
+        )
+    return group, int(number)
 
 
 @topic.command("policies", epilog="\b\nExamples:\n  foqs topic policies\n  foqs topic policies -n orders -o json")
 @host_call_options
 def topic_policies(session: HostSession) -> None:
-    """List the topics with a limit on the leases of their groups."""
+    """List the topics that have a policy for their groups."""
     found = session.run(lambda client: client.topic_policies())
     show_rows([dataclasses.asdict(policy) for policy in found], _POLICIES, session.output_format)
     if not found:
-        print_message(f"No topic of the namespace {session.namespace} has a limit.")
+        print_message(f"No topic of the namespace {session.namespace} has a policy.")
 
 
 _PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", lambda row: str(row["purged"]))]

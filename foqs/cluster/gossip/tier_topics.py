@@ -131,7 +131,7 @@ class TierTopics:
             own,
             is_paused=topic in namespaces.paused_topics,
             is_partial=is_partial,
-            group_leases_max=namespaces.group_limits.get(topic),
+            rules=namespaces.group_rules.get(topic),
         )
         return _combined_stats(stats, reports, asyncio.get_running_loop().time()) if reports else stats
 
@@ -174,6 +174,7 @@ def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s
         paused=own.paused,
         counts_lag=own.counts_lag or any(stats.counts_lag for stats in peer_stats),
         group_leases_max=own.group_leases_max,
+        fair=own.fair,
     )
 
 

@@ -17,8 +17,10 @@ permit or turn is stored. Knows no window and no table; see docs/design/groups.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heapreplace
 from itertools import islice
 from typing import Final
 
@@ -80,6 +82,8 @@ class TopicGroups:
         """How much of it would be free if all waiting items were forgotten."""
         self.is_full = False
         """Whether the memory is full, so that no other group is read until some of these have ended."""
+        self.prefetched_left = 0
+        """Of a fair topic, how many of the prefetched items were not reserved yet, about."""
         self.forgotten_groups = 0
         """Groups that have left the memory because it was full."""
         self.boundary: OrderKey = BELOW_ALL
@@ -156,6 +160,18 @@ class TopicGroups:
             return found
         return [] if group is None or not self.is_read else None
 
+    def place_in_turn(self, name: str, key: OrderKey) -> tuple[OrderKey | None, int]:
+        """Return where a READY item of a fair topic waits: the head of its group, and how many known items of the group come before it.
+
+        None: the group offers nothing, or is not known yet.
+        """
+        group = self._groups.get(self._own_name(name, key))
+        if group is None or not group.heads:
+            return None, 0
+        is_first = group.first == key or key in group.returned
+        before = 0 if is_first else len(group.returned) * (self.limit == STRICT) + bisect_left(group.waiting, key)
+        return group.heads[0], before
+
     def oldest_ms(self, groups_max: int) -> int | None:
         """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.
 
@@ -190,6 +206,7 @@ class TopicGroups:
 
     def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
         """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
+        self.prefetched_left = max(0, self.prefetched_left - 1)
         turns.account(group)
         self._take_permit(group, group.first)
         group.busy += 1
@@ -205,6 +222,29 @@ class TopicGroups:
             return []
         group.first = first
         return [with_turn(first, group.turn)]
+
+    def upcoming(self, heads: Iterable[OrderKey]) -> Iterator[tuple[OrderKey, OrderKey]]:
+        """Yield the known items of a fair topic in turn, as if nothing else changed: each as (its key as a head, its key).
+
+        Args:
+            heads: the first heads in order. No item of another group comes before the last of them.
+        """
+        turns = self.turns
+        if turns is None:
+            return
+        served = turns.served
+        line = [(head, 0, self._head_groups[head]) for head in heads if head in self._head_groups]
+        while line:
+            head, place, group = line[0]
+            offer = group.waiting if self.limit == NO_LIMIT else group.offer(self.limit)
+            yield head, offer[place] if place else group.first
+            place, turn = place + 1, unpack_order_key(head)[1]
+            served = max(served, turn)
+            if place < len(offer) and self.is_read:
+                turn = turns.next_turn(group.name, turn, served)
+                heapreplace(line, (with_turn(offer[place], turn), place, group))
+            else:
+                heappop(line)
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         """Return permits: reservations were given back, or a flush has settled them. What they are now, rows say."""

@@ -84,10 +84,14 @@ class TopicTurns:
 
     def serve(self, group: Group) -> None:
         """Note that the turn of a group has come, and give it the next one. `account` comes before, and after it is reserved."""
-        cost = self.cost(group.name)
         self.served = max(self.served, group.turn)
-        least = self.served - (CREDIT_TURNS_MAX * cost if self.by_time else 0)
-        group.turn = min(TURN_MAX, max(group.turn, least) + cost)
+        group.turn = self.next_turn(group.name, group.turn, self.served)
+
+    def next_turn(self, name: str, turn: int, served: int) -> int:
+        """Return the turn of a group after this one, if the highest turn that was served is `served`."""
+        cost = self.cost(name)
+        least = served - (CREDIT_TURNS_MAX * cost if self.by_time else 0)
+        return min(TURN_MAX, max(turn, least) + cost)
 
     def account(self, group: Group) -> None:
         """By time: charge the leases that a group held since it was accounted last.

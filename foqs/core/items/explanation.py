@@ -37,6 +37,9 @@ class ItemSnapshot:
         is_reserved: a delivery of the item is being written.
         group_limit: the limit of its group on leases, if the group holds it back; else None.
         group_holders: the items of its group that come first, as far as they are in memory.
+        is_fair: the groups of its topic take turns.
+        groups_before: of a fair topic, how many groups have their turn before that of its own; None if its own is not known yet.
+        items_before: of a fair topic, the items of its group that are known to come first.
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
         is_better_count_exact: False if counting stopped at `better_count`.
@@ -61,6 +64,9 @@ class ItemSnapshot:
     is_reserved: bool = False
     group_limit: int | None = None
     group_holders: Sequence[str] = ()
+    is_fair: bool = False
+    groups_before: int | None = None
+    items_before: int = 0
     is_in_memory: bool = True
     better_count: int | None = 0
     is_better_count_exact: bool = True
@@ -199,7 +205,11 @@ def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
         _explain_group(snapshot, row, snapshot.group_limit, explanation)
         _explain_missing_demand(snapshot, explanation)
     else:
-        _explain_order(snapshot, row, explanation)
+        if snapshot.is_fair:
+            _explain_turn(snapshot, row, explanation)
+        else:
+            _explain_order(snapshot, row, explanation)
+        _explain_waiters(snapshot, explanation)
         _explain_missing_demand(snapshot, explanation)
     if row.payload_bytes > snapshot.payload_bytes_max:
         explanation.add(
@@ -236,7 +246,7 @@ def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Re
 
 
 def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
-    """Explain the place of a ready item among others, and which consumers wait for its topic."""
+    """Explain the place of a ready item among others."""
     if snapshot.better_count is None:
         explanation.add("The better items before it could not be counted now.", "Ask again.")
     elif snapshot.better_count:
@@ -253,6 +263,32 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> No
         explanation.add("It is ready, and the next of its topic.")
     if not snapshot.is_in_memory:
         explanation.add("It is not in memory; it is read from its table when its turn comes.")
+
+
+def _explain_turn(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
+    """Explain the place of a ready item of a fair topic: that of its group among others, and its own in the group."""
+    if snapshot.groups_before is None:
+        explanation.add(
+            "It is ready, but its group has no turn yet: the rows of a fair topic are read when it is dequeued, and as many "
+            "groups take turns as fit into memory.",
+            "Ask again. If that lasts while the topic is dequeued, look at foqs_group_units and foqs_group_limit_units of its shard: "
+            "shard.ready_index_items_max raises the limit.",
+        )
+        return
+    whose = "its turn" if row.item_group is None else f"the turn of its group {row.item_group.decode()!r}"
+    others = "is next"
+    if snapshot.groups_before:
+        others = f"comes after that of {counted(snapshot.groups_before, 'other group')} on this host"
+    items = counted(snapshot.items_before, "item of the group comes", "items of the group come")
+    first = f", and {items} before it" if snapshot.items_before else ""
+    explanation.add(
+        f"It is ready, and groups of its topic take turns: {whose} {others}{first}.",
+        "Add consumers, or give its group a higher weight in the policy of the topic." if others != "is next" else None,
+    )
+
+
+def _explain_waiters(snapshot: ItemSnapshot, explanation: Reasons) -> None:
+    """Explain which consumers wait for the topic of a ready item."""
     if snapshot.waiter_count:
         wait = counted(snapshot.waiter_count, "consumer waits", "consumers wait")
         if snapshot.is_blocked:

@@ -260,12 +260,15 @@ class ReadyIndex:
         """Return the lowest deliver_after_ms in all windows, or in a topic's. Of an empty window its first unread key counts.
 
         Examines the first key of each window and at most `order_keys_max` other keys, so the result is approximate.
+        Fair topics are left out: their keys have turns in place of times.
         """
         oldest: int | None = None
         windows = (
             self._windows.values() if topic is None else [self._windows[name] for name in self.filter_known((topic,))]
         )
         for window in windows:
+            if self._sources and self.takes_turns(window.topic):
+                continue
             at, order_keys = window.start, window.order_keys
             if at == len(order_keys) and window.first_unread is not None:
                 at, order_keys = 0, [window.first_unread]

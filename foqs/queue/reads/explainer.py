@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foqs.core.items.explanation import ItemSnapshot, explain
-from foqs.core.items.item import Row, State, TopicName, format_id, unpack_order_key
+from foqs.core.items.item import OrderKey, Row, State, TopicName, format_id, unpack_order_key
 from foqs.core.memory.demand import Demand
 from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
@@ -76,14 +76,23 @@ class Explainer:
             reason = _read_failure(error, shard)
             return _item_explanation(ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=reason), None)
         is_ready = row is not None and row.state is State.READY
-        better = await self._count_better_items(row, read_deadline) if row is not None and is_ready else 0
         topic = (namespace, row.topic if row is not None else "")
+        is_fair = self._namespaces.fairness(topic) is not None
+        better: int | None = 0
+        if row is not None and is_ready:
+            better = None if is_fair else await self._count_better_items(row, read_deadline)
         last_dequeue_s = self._demand.last_dequeue_s_ago(topic, self._stopwatch_s())
         hold = shard.memory.group_hold(row) if row is not None and is_ready else None
+        head, items_before = (None, 0)
+        if row is not None and is_ready and is_fair:
+            head, items_before = shard.memory.place_in_turn(row)
         snapshot = ItemSnapshot(
             id=item_id,
             namespace=namespace,
             row=row,
+            is_fair=is_fair,
+            groups_before=None if head is None else self._groups_before(topic, head),
+            items_before=items_before,
             group_limit=None if hold is None else hold[0],
             group_holders=() if hold is None else [format_id(shard_number, each) for each in hold[1]],
             now_ms=shard.now_ms(),
@@ -93,7 +102,7 @@ class Explainer:
             suspension=self._suspension.explanation,
             is_paused=topic in self._namespaces.paused_topics,
             is_reserved=shard.index.is_reserved(number),
-            is_in_memory=row is None or shard.index.rank(topic, row.order_key)[1] is None,
+            is_in_memory=row is None or is_fair or shard.index.rank(topic, row.order_key)[1] is None,
             better_count=None if better is None else min(better, self._better_items_max),
             is_better_count_exact=better is None or better <= self._better_items_max,
             best_priority=self._best_priority(topic),
@@ -123,6 +132,10 @@ class Explainer:
         except (TimeoutError, Unavailable):
             return None
         return better
+
+    def _groups_before(self, topic: TopicName, head: OrderKey) -> int:
+        """Return how many groups of a fair topic have their turn before this head, as far as they are known here."""
+        return sum([shard.index.rank(topic, head)[0] for shard in self._shards.served.values()])
 
     def _best_priority(self, topic: TopicName) -> int | None:
         known = [shard.index.first_known_key(topic) for shard in self._shards.served.values()]

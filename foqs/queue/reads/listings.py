@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -74,7 +75,7 @@ async def list_topics(
                 counts,
                 is_paused=is_paused,
                 is_partial=is_partial,
-                group_leases_max=namespaces.group_limits.get(topic),
+                rules=namespaces.group_rules.get(topic),
             )
         )
     return page, None
@@ -101,13 +102,14 @@ def topic_stats(
     *,
     is_paused: bool,
     is_partial: bool,
-    group_leases_max: int | None = None,
+    rules: GroupRules | None = None,
 ) -> TopicStats:
     """Return the stats of a topic on these shards.
 
     Args:
         counts: the items by state; see `counts_by_state`.
         is_partial: whether other shards of this host are not served now.
+        rules: what the policy of the topic says about its groups.
     """
     best: OrderKey | None = None
     oldest_ms: int | None = None
@@ -129,7 +131,8 @@ def topic_stats(
         next_due_in_ms=None,
         paused=is_paused,
         counts_lag=is_partial or any(shard.counts.is_lagging for shard in shards),
-        group_leases_max=group_leases_max,
+        group_leases_max=None if rules is None else rules.leases_max,
+        fair=None if rules is None else rules.fair,
     )
 
 

@@ -29,6 +29,7 @@ from foqs.catalog.document import (
     render_stored,
 )
 from foqs.catalog.namespace_settings import SETTING_RANGES, NamespaceSettings, check_consistent
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
 from foqs.options.options import NamespaceOptions
@@ -179,22 +180,58 @@ NEWER = json.dumps(
 
 def test_document_with_policies_has_a_format_that_older_hosts_refuse() -> None:
     before = Document(1, {"a": NamespaceRecord()})
-    after = changes.set_group_limit(before, "a", "orders", 3)
+    after = changes.set_policy(before, "a", "orders", GroupRules(3))
     assert (format_of(before), format_of(after)) == (FORMAT_VERSION, FORMAT_WITH_POLICIES)
     text = render(after)
     assert (json.loads(text)["format"], parse(text)) == (2, after)
     assert parse(render_stored(after)) == after
-    assert changes.set_group_limit(after, "a", "orders", 3) is after
-    without = changes.set_group_limit(after, "a", "orders", None)
+    assert changes.set_policy(after, "a", "orders", GroupRules(3)) is after
+    without = changes.set_policy(after, "a", "orders", GroupRules())
     assert without.namespaces == before.namespaces
     assert json.loads(render(without))["format"] == 1
 
 
+def test_policy_with_turns_is_stored_with_its_weights() -> None:
+    before = Document(1, {"a": NamespaceRecord()})
+    rules = GroupRules(2, Fairness.TIME, {"b": 3, "a": 100})
+    after = changes.set_policy(before, "a", "t", rules)
+    assert after.namespaces["a"].policies["t"].rules == rules
+    assert parse(render(after)) == parse(render_stored(after)) == after
+    assert format_of(after) == FORMAT_WITH_POLICIES
+    assert json.loads(render(after))["namespaces"]["a"]["policies"]["t"] == {
+        "group_leases_max": 2,
+        "fair": "time",
+        "weights": {"a": 100, "b": 3},
+    }
+    assert changes.set_policy(after, "a", "t", rules) is after
+    assert changes.set_policy(after, "a", "t", GroupRules()).namespaces == before.namespaces
+
+
+@pytest.mark.parametrize(
+    ("policy", "path", "words"),
+    [
+        ({"fair": "all"}, "fair", "use items or time"),
+        ({"fair": 1}, "fair", "use items or time"),
+        ({"fair": "items", "weights": {"a": 0}}, "weights.a", "1"),
+        ({"fair": "items", "weights": {"a": 101}}, "weights.a", "100"),
+        ({"fair": "items", "weights": {"": 1}}, "weights.", "name"),
+        ({"fair": "items", "weights": dict.fromkeys(map(str, range(101)), 1)}, "weights", "100"),
+        ({"group_leases_max": 1, "weights": {"a": 1}}, "", "give fair"),
+    ],
+)
+def test_malformed_policy_is_named_with_its_place(policy: Any, path: str, words: str) -> None:
+    text = json.dumps({"format": 2, "version": 1, "namespaces": {"a": {"policies": {"t": policy}}}})
+    with pytest.raises(MalformedDocument) as caught:
+        parse(text, allow_unknown=False)
+    assert caught.value.path.startswith(f"namespaces.a.policies.t.{path}".rstrip("."))
+    assert words in caught.value.problem
+
+
 def test_policy_with_a_field_of_a_newer_version_stays_without_its_limit() -> None:
-    policy = {"group_leases_max": 1, "fair": "items"}
+    policy = {"group_leases_max": 1, "order": "relaxed"}
     document = parse(json.dumps({"format": 2, "version": 1, "namespaces": {"a": {"policies": {"t": policy}}}}))
-    after = changes.set_group_limit(document, "a", "t", None)
-    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"fair": "items"}}
+    after = changes.set_policy(document, "a", "t", GroupRules())
+    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"order": "relaxed"}}
 
 
 def test_fields_of_a_newer_version_survive_a_change() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
@@ -17,6 +17,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespace_deletion import DirectDeletions
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.limits.whole_limit import WholeLimits
 from foqs.queue.backlogs import Backlogs
 from foqs.queue.quota import Quota
@@ -180,15 +181,41 @@ def test_policies_of_topics_are_set_listed_and_removed() -> None:
             await client.set_topic_policy(TopicPolicy("mail", 1_000))
             await client.set_topic_policy(TopicPolicy("orders", 3))
             assert await client.topic_policies() == [TopicPolicy("mail", 1_000), TopicPolicy("orders", 3)]
-            assert found.namespaces.group_limits == {("default", "orders"): 3, ("default", "mail"): 1_000}
-            before = found.namespaces.group_limits
+            assert found.namespaces.group_rules == {
+                ("default", "orders"): GroupRules(3),
+                ("default", "mail"): GroupRules(1_000),
+            }
+            before = found.namespaces.group_rules
             await client.pause_topic("mail")
-            assert found.namespaces.group_limits is before  # else each owner would look at all its topics
+            assert found.namespaces.group_rules is before  # else each owner would look at all its topics
             await client.set_topic_policy(TopicPolicy("orders"))
             await client.set_topic_policy(TopicPolicy("orders"))
             assert await client.topic_policies() == [TopicPolicy("mail", 1_000)]
             await client.set_topic_policy(TopicPolicy("mail"))
             assert '"format": 1' in await client.export_config()
+
+    run(main())
+
+
+def test_policy_with_turns_is_stored_and_returned() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            policies = [TopicPolicy("a", fair="items"), TopicPolicy("b", 2, "time", {"Ada": 3, "é ": 100})]
+            for policy in policies:
+                await client.set_topic_policy(policy)
+            assert await client.topic_policies() == policies
+            assert found.namespaces.group_rules == {
+                ("default", "a"): GroupRules(None, Fairness.ITEMS),
+                ("default", "b"): GroupRules(2, Fairness.TIME, {"Ada": 3, "é ": 100}),
+            }
+            assert found.namespaces.fairness(("default", "b")) is Fairness.TIME
+            assert found.namespaces.group_leases_max(("default", "a")) is None
+            assert '"format": 2' in await client.export_config()
+            await client.set_topic_policy(TopicPolicy("b", 2))
+            assert await client.topic_policies() == [policies[0], TopicPolicy("b", 2)]
+            await client.set_topic_policy(TopicPolicy("a"))
+            assert len(await client.topic_policies()) == 1
 
     run(main())
 
@@ -215,6 +242,16 @@ def test_a_policy_is_refused_while_an_older_host_would_not_keep_it() -> None:
             assert len(await client.topic_policies()) == 2
 
     run(main())
+
+
+def weighted(weights: Mapping[str, int]) -> TopicPolicy:
+    return TopicPolicy("t", fair="items", weights=weights)
+
+
+def twice_weighted() -> ttypes.SetTopicPolicyRequest:
+    weights = [ttypes.GroupWeight("a", 1), ttypes.GroupWeight("a", 2)]
+    policy = ttypes.TopicPolicy("t", None, ttypes.Fairness.ITEMS, weights)
+    return ttypes.SetTopicPolicyRequest("default", policy)
 
 
 def test_a_host_that_joins_while_a_policy_is_stored_is_reported() -> None:
@@ -293,6 +330,17 @@ def test_usage_of_an_empty_namespace_is_zero() -> None:
         (lambda f: f.client.set_topic_policy(TopicPolicy("", 1)), InvalidArgument, "policy.topic"),
         (lambda f: f.client.set_topic_policy(TopicPolicy("t", 0)), InvalidArgument, "policy.group_leases_max"),
         (lambda f: f.client.set_topic_policy(TopicPolicy("t", 1_001)), LimitExceeded, "policy.group_leases_max"),
+        (lambda f: f.client.set_topic_policy(TopicPolicy("t", fair="all")), InvalidArgument, "policy.fair"),
+        (lambda f: f.client.set_topic_policy(TopicPolicy("t", 1, weights={"a": 1})), InvalidArgument, "policy.weights"),
+        (lambda f: f.client.set_topic_policy(weighted({"a": 0})), InvalidArgument, "policy.weights[0].weight"),
+        (lambda f: f.client.set_topic_policy(weighted({"a": 1, "b": 101})), LimitExceeded, "policy.weights[1].weight"),
+        (lambda f: f.client.set_topic_policy(weighted({"": 1})), InvalidArgument, "policy.weights[0].group"),
+        (
+            lambda f: f.client.set_topic_policy(weighted(dict.fromkeys(map(str, range(101)), 1))),
+            LimitExceeded,
+            "policy.weights",
+        ),
+        (lambda f: f.raw("setTopicPolicy", twice_weighted()), InvalidArgument, "policy.weights[1].group"),
         (lambda f: f.raw("setTopicPolicy", ttypes.SetTopicPolicyRequest("default")), InvalidArgument, "policy"),
         (lambda f: f.client.import_config("{"), InvalidArgument, "json"),
         (lambda f: f.raw("createNamespace", ttypes.SetNamespaceRequest()), InvalidArgument, "settings"),

@@ -120,6 +120,13 @@ def test_refused_page_hides_no_later_page_that_changes_something() -> None:
             "grant.principal=ann grant.permissions=consume,admin",
         ),
         (ttypes.ControlBulkJobRequest(b"n", b"abc", 3), "id=abc command=cancel"),
+        (
+            ttypes.SetTopicPolicyRequest(
+                b"n",
+                ttypes.TopicPolicy(b"t", 3, 2, [ttypes.GroupWeight(b"Ada", 3), ttypes.GroupWeight(b"Bob", 2)]),
+            ),
+            "policy.topic=t policy.group_leases_max=3 policy.fair=time policy.weights=Ada:3,Bob:2",
+        ),
         (ttypes.RestoreItemsRequest(b"n", [ttypes.RestoredItem(), ttypes.RestoredItem()]), "items=(2)"),
     ],
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
 import pytest
 
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import EngineSettings
@@ -22,29 +23,42 @@ from foqs.queue.port import RowView
 from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import FoqsError
 from tests.support.engines import Caller, World, run_in_world
-from tests.unit.shard.test_limited_topics import EIGHT_GROUPS, GROUPS, LITTLE_MEMORY, ONE, grouped, id_of, limit
+from tests.unit.shard.test_limited_topics import EIGHT_GROUPS, GROUPS, LITTLE_MEMORY, ONE, grouped, id_of, set_rules
 
 STEPS: Final = 120
 GRACE_S: Final = 1.5
 """A lease above a limit may begin for this long after a change: its reservation is older."""
-POLICIES: Final[tuple[Mapping[str, int], ...]] = (
-    {"t": 1, "u": 2},
-    {"t": 2, "u": 1},
-    {"t": 1},
+LIMITS: Final[tuple[Mapping[str, GroupRules], ...]] = (
+    {"t": GroupRules(1), "u": GroupRules(2)},
+    {"t": GroupRules(2), "u": GroupRules(1)},
+    {"t": GroupRules(1)},
     {},
-    {"t": 3, "u": 3},
-    {"t": 1, "u": 1},
+    {"t": GroupRules(3), "u": GroupRules(3)},
+    {"t": GroupRules(1), "u": GroupRules(1)},
+)
+BY_ITEMS: Final = GroupRules(fair=Fairness.ITEMS)
+BY_TIME: Final = GroupRules(fair=Fairness.TIME)
+TURNS: Final[tuple[Mapping[str, GroupRules], ...]] = (
+    {"t": BY_ITEMS, "u": GroupRules(2, Fairness.ITEMS)},
+    {"t": BY_ITEMS, "u": GroupRules(1, Fairness.TIME)},
+    {"t": BY_TIME, "u": GroupRules(3, Fairness.TIME)},
+    {"t": GroupRules(2, Fairness.ITEMS, {"anna": 3}), "u": BY_ITEMS},
+    {"t": GroupRules(1), "u": BY_TIME},
+    {},
 )
 
 
 class History:
     """One random history of one engine after the other."""
 
-    def __init__(self, world: World, settings: EngineSettings, seed: int) -> None:
+    def __init__(
+        self, world: World, settings: EngineSettings, seed: int, policies: Sequence[Mapping[str, GroupRules]]
+    ) -> None:
         self.world = world
         self.settings = settings
         self.random = Random(seed)
-        self.limits: Mapping[str, int] = {}
+        self.policies = policies
+        self.rules: Mapping[str, GroupRules] = {}
         self.changed_s = 0.0
         self.former: Counter[tuple[str, bytes]] = Counter()
         self.excess: list[str] = []
@@ -53,7 +67,7 @@ class History:
 
     async def play(self) -> None:
         await self.take_over()
-        await self.set_limits(POLICIES[0])
+        self.set_rules(self.policies[0])
         consumers = [asyncio.ensure_future(self.consume()) for _ in range(3)]
         for _ in range(STEPS):
             with contextlib.suppress(FoqsError):  # what it changes may be leased, gone, or of another host
@@ -67,17 +81,17 @@ class History:
     async def take_over(self) -> None:
         self.engine = await self.world.counted_engine(self.settings)
         self.caller = Caller(self.world, self.engine)
-        await self.set_limits(self.limits)
+        self.set_rules(self.rules)
 
-    async def set_limits(self, limits: Mapping[str, int]) -> None:
-        await limit(self.engine, limits)
-        self.limits = limits
+    def set_rules(self, rules: Mapping[str, GroupRules]) -> None:
+        set_rules(self.engine, rules)
+        self.rules = rules
         self.changed_s = self.world.loop.time()
 
     async def step(self) -> None:
         random = self.random
         kind = random.choices(
-            ("enqueue", "limits", "update", "cancel", "purge", "takeover", "wait"), (50, 10, 15, 5, 2, 2, 16)
+            ("enqueue", "rules", "update", "cancel", "purge", "takeover", "wait"), (50, 10, 15, 5, 2, 2, 16)
         )[0]
         if kind == "enqueue":
             items = [
@@ -90,8 +104,8 @@ class History:
                 for _ in range(random.randint(1, 4))
             ]
             self.ids = [*self.ids, *[each for each in await self.caller.enqueue(items) if isinstance(each, str)]][-30:]
-        elif kind == "limits":
-            await self.set_limits(random.choice(POLICIES))
+        elif kind == "rules":
+            self.set_rules(random.choice(self.policies))
         elif kind == "update" and self.ids:
             number = parse_id(random.choice(self.ids), "id")[1]
             delay_ms = random.choice((None, None, 0, 50))
@@ -143,7 +157,9 @@ class History:
         )
         now_s = self.world.loop.time()
         for key, count in leases.items():
-            allowed = max(self.limits.get(key[0], count), self.former[key])
+            rules = self.rules.get(key[0])
+            limit = None if rules is None else rules.leases_max
+            allowed = max(count if limit is None else limit, self.former[key])
             if count > allowed and now_s > self.changed_s + GRACE_S:
                 self.excess.append(f"{key} has {count} leases, {now_s - self.changed_s:.1f} s after the last change")
         self.former = leases
@@ -159,10 +175,13 @@ class History:
 @pytest.mark.parametrize(
     "settings", [ONE, EIGHT_GROUPS, LITTLE_MEMORY], ids=["all in memory", "eight", "little memory"]
 )
+@pytest.mark.parametrize("policies", [LIMITS, TURNS], ids=["limits", "turns"])
 @pytest.mark.parametrize("seed", range(4))
-def test_limits_hold_and_all_items_are_delivered_although_policies_change(settings: EngineSettings, seed: int) -> None:
+def test_limits_hold_and_all_items_are_delivered_although_policies_change(
+    settings: EngineSettings, policies: Sequence[Mapping[str, GroupRules]], seed: int
+) -> None:
     async def story(world: World) -> None:
-        history = History(world, settings, seed)
+        history = History(world, settings, seed, policies)
         await history.play()
         assert not history.excess, history.excess
         assert world.rows() == []

@@ -14,6 +14,7 @@ import pytest
 from foqs.catalog import changes
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, Row, State, TopicName, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
@@ -50,9 +51,14 @@ def id_of(item: RowView) -> str:
 
 async def limit(engine: Engine, limits: Mapping[str, int]) -> None:
     """Give topics limits, as a policy does."""
-    engine.namespaces.group_limits = {("default", topic): each for topic, each in limits.items()}
+    set_rules(engine, {topic: GroupRules(each) for topic, each in limits.items()})
+
+
+def set_rules(engine: Engine, rules: Mapping[str, GroupRules]) -> None:
+    """Give topics rules for groups, as a policy does."""
+    engine.namespaces.group_rules = {("default", topic): own for topic, own in rules.items()}
     for shard in engine.shards.values():
-        shard.follow_group_limits()
+        shard.follow_group_rules()
 
 
 def leased(world: World) -> Counter[tuple[str, bytes]]:
@@ -229,7 +235,7 @@ def test_policy_that_changes_during_a_takeover_counts_from_the_first_delivery(
         async def recover(self: ShardTakeover, owned: object) -> OwnedShard:
             shard = await original(self, owned)  # type: ignore[arg-type]
             assert not shard.memory.limited_topics
-            await world.catalog.replace(changes.set_group_limit(document, "default", "t", 1))
+            await world.catalog.replace(changes.set_policy(document, "default", "t", GroupRules(1)))
             return shard
 
         original = ShardTakeover.recover

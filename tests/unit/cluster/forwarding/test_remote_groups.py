@@ -14,6 +14,7 @@ import pytest
 
 from foqs.cluster.forwarding import dequeues, peer_dequeues
 from foqs.cluster.gossip.gossip_view import PeerTopicStats
+from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import NewItem, TopicName
 from foqs.core.items.life import EventKind
 from foqs.queue.suspension import WITHOUT_SESSION
@@ -33,9 +34,9 @@ def endless_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit(hosts: Sequence[GossipingHost], leases_max: int) -> None:
     for host in hosts:
-        host.engine.namespaces.group_limits = {TOPIC: leases_max}
+        host.engine.namespaces.group_rules = {TOPIC: GroupRules(leases_max)}
         for shard in host.engine.shards.values():
-            shard.follow_group_limits()
+            shard.follow_group_rules()
 
 
 async def limit_at_all(hosts: Sequence[GossipingHost], leases_max: int) -> None:

@@ -284,3 +284,23 @@ def test_head_whose_group_gets_a_better_item_keeps_its_turn() -> None:
     owner.commit({7: ready(7, "a", -1)})
     assert group.turn == turn
     assert [deliver(owner) for _ in range(3)] == [7, 6, 5]
+
+
+@pytest.mark.parametrize("limit", [NO_LIMIT, 1, 2])
+def test_items_that_come_next_are_known_in_their_order_without_reserving_them(limit: int) -> None:
+    items = [ready(number, "abcde"[number * 7 % 5], priority=number * 3 % 2) for number in range(1, 60)]
+    owner = CheckedCoreGroupOwner(table_of(items), limit, 1_000, 100, turns())
+    owner.groups.turns.weights = {"a": 3, "d": 2}  # type: ignore[union-attr]
+    owner.read_all()
+    upcoming = [order_key_number(key) for _, key in owner.groups.upcoming(owner.window())]
+    assert owner.groups.prefetched_left == 0
+    owner.groups.prefetched_left = 5
+    delivered = []
+    while len(delivered) < len(upcoming):
+        reserved = owner.reserve_best()
+        if not reserved:
+            break
+        delivered += reserved
+    assert upcoming == delivered
+    assert len(upcoming) == (59 if limit == NO_LIMIT else 5 * limit)
+    assert owner.groups.prefetched_left == 0

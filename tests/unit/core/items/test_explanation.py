@@ -27,6 +27,7 @@ def explained(row: Row | None, **changes: Any) -> Reasons:
 
 DEFERRED = item(State.DEFERRED, deliver_after_ms=NOW_MS + HOUR_MS, due_ms=NOW_MS + HOUR_MS)
 READY = item(State.READY)
+GROUPED = item(State.READY, item_group=b"Ada")
 LEASED = item(State.LEASED, due_ms=NOW_MS + 20_000, attempt=2, token=9)
 DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
 
@@ -59,6 +60,14 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (READY, {"group_limit": 1}, "it has no room: as many groups of such topics are under delivery as fit", "foqs_group_limit_units"),
         (READY, {"group_limit": 1, "waiter_count": 0}, "No consumer waits for its topic", "Have a consumer"),
         (READY, {"group_limit": 1, "group_holders": ["2-1"], "waiter_count": 0}, "No consumer waits for its topic", "Have a"),
+        (READY, {"is_fair": True, "groups_before": 0}, "groups of its topic take turns: its turn is next.", ""),
+        (GROUPED, {"is_fair": True, "groups_before": 1}, "the turn of its group 'Ada' comes after that of 1 other group on this host.", "weight"),
+        (GROUPED, {"is_fair": True, "groups_before": 1_234, "items_before": 1}, "1,234 other groups on this host, and 1 item of the group comes before it.", "Add consumers"),
+        (GROUPED, {"is_fair": True, "groups_before": 0, "items_before": 2}, "is next, and 2 items of the group come before it.", ""),
+        (READY, {"is_fair": True, "better_count": None}, "its group has no turn yet", "shard.ready_index_items_max"),
+        (READY, {"is_fair": True, "groups_before": 0, "waiter_count": 2}, "2 consumers wait for its topic", "Ask again"),
+        (READY, {"is_fair": True, "groups_before": 0}, "No consumer waits for its topic", "Have a consumer"),
+        (READY, {"is_fair": True, "group_limit": 3, "group_holders": ["2-1"]}, "3 delivered items of a group at once", "foqs explain 2-1"),
         (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
         (READY, {"better_count": 1, "best_priority": -9}, "1 better item", "--priority -10"),
         (item(State.READY, priority=7), {"better_count": 1, "best_priority": 8}, "1 better item", "--priority 6"),

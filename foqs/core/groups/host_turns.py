@@ -1,0 +1,34 @@
+"""The turns of the fair topics of one host, which all its shards share.
+
+Always true: while a shard holds the turns of a topic, each other shard that asks for them gets the same object. Those that no
+shard holds are forgotten, so nobody removes them. Knows no shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from foqs.core.groups.turns import TopicTurns
+from foqs.core.items.item import TopicName
+
+
+class HostTurns:
+    """The turns by topic.
+
+    Args:
+        stopwatch_s: returns seconds that never go back.
+    """
+
+    def __init__(self, stopwatch_s: Callable[[], float]) -> None:
+        self._stopwatch_s: Final = stopwatch_s
+        self._turns: WeakValueDictionary[TopicName, TopicTurns] = WeakValueDictionary()
+
+    def of(self, topic: TopicName, weights: Mapping[str, int], *, by_time: bool) -> TopicTurns:
+        """Return the turns of a topic, with these weights from now on. They are new if turns were counted otherwise before."""
+        turns = self._turns.get(topic)
+        if turns is None or turns.by_time != by_time:
+            turns = self._turns[topic] = TopicTurns(self._stopwatch_s, by_time=by_time)
+        turns.weights = weights
+        return turns

@@ -1,0 +1,68 @@
+"""The commands of the policies of topics, with a client that records its calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from foqs_client import TopicPolicy
+from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
+
+__all__ = ["client", "run"]
+
+Run = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("args", "policy", "words"),
+    [
+        (["--group-leases-max", "1"], TopicPolicy("t", 1), "At most 1 item of each group of t is leased at once."),
+        (["--fair", "items"], TopicPolicy("t", fair="items"), "The groups of t take turns, by items."),
+        (
+            ["--group-leases-max", "3", "--fair", "time", "--weight", "Ada=4", "--weight", "a=b=2"],
+            TopicPolicy("t", 3, "time", {"Ada": 4, "a=b": 2}),
+            "3 items of each group of t are leased at once. The groups of t take turns, by time.",
+        ),
+        (["--remove"], TopicPolicy("t"), "Removed the policy of t."),
+    ],
+)
+def test_policy_is_replaced(run: Run, client: FakeClient, args: list[str], policy: TopicPolicy, words: str) -> None:
+    client.answers["set_topic_policy"] = None
+    result = run("topic", "policy", "t", *args)
+    assert result.exit_code == 0, result.output
+    assert client.calls == [("set_topic_policy", (policy,), {})]
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "--group-leases-max, --fair or both, or else --remove"),
+        (["--remove", "--fair", "items"], "or else --remove"),
+        (["--fair", "all"], "'items', 'time'"),
+        (["--group-leases-max", "1", "--weight", "a=2"], "--weight needs --fair"),
+        *[
+            (["--fair", "items", "--weight", text], "give GROUP=N with N from 1 to 100")
+            for text in ("a", "=3", "a=", "a=0", "a=101", "a=-1", "a=x", "a=²", f"a={'9' * 30}")
+        ],
+    ],
+)
+def test_wrong_policy_is_refused_before_the_call(run: Run, client: FakeClient, args: list[str], words: str) -> None:
+    result = run("topic", "policy", "t", *args)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert client.calls == []
+
+
+def test_policies_are_listed(run: Run, client: FakeClient) -> None:
+    client.answers["topic_policies"] = [
+        TopicPolicy("mail", 1),
+        TopicPolicy("orders", None, "items", {"Ada": 3, "Bob": 2}),
+    ]
+    lines = [line.split() for line in run("topic", "policies").stdout.splitlines()]
+    assert lines[1:3] == [["mail", "1", "-", "-"], ["orders", "-", "items", "Ada=3,", "Bob=2"]]
+    rows = json.loads(run("topic", "policies", "-o", "json").stdout)
+    assert rows[1] == {"topic": "orders", "group_leases_max": None, "fair": "items", "weights": {"Ada": 3, "Bob": 2}}
