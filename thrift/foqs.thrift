@@ -321,6 +321,8 @@ struct TopicAvailability {
   4: optional i64 ready,
   /** The age of this information; 0 for the answering host itself. */
   5: optional i64 age_ms,
+  /** Of a fair topic: how long the next group of this host has waited for its turn. */
+  6: optional i64 turn_age_ms,
 }
 
 struct DequeueReply {
@@ -1287,6 +1289,8 @@ struct TopicUpdate {
    * while it may find one. Missing: all of `ready`.
    */
   10: optional i64 deliverable,
+  /** Of a fair topic: how long the next group of this host has waited for its turn. */
+  11: optional i64 turn_age_ms,
 }
 
 /** A report of one host on a namespace: its enqueues and its backlog. */

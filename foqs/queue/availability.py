@@ -13,6 +13,7 @@ from foqs.core.items.item import OrderKey, TopicName, unpack_order_key
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.outage import Outage
 from foqs.queue.suspension import Suspension
+from foqs.queue.turn_ages import turn_age_ms
 from foqs.queue.waiters import Waiters
 from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import OwnedShard
@@ -117,6 +118,12 @@ class Availability:
         return max(
             0, sum([shard.memory.deliverable_count(topic) for shard in self._shards.values() if shard.can_deliver])
         )
+
+    def turn_age_ms(self, topic: TopicName) -> int | None:
+        """Return how long the next group of a fair topic has waited here; None if the topic is not fair, or no group waits."""
+        if self._namespaces.fairness(topic) is None:
+            return None
+        return turn_age_ms(topic, [shard for shard in self._shards.values() if shard.can_deliver])
 
     def is_paused(self, topic: TopicName) -> bool:
         return topic in self._namespaces.paused_topics

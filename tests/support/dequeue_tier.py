@@ -62,12 +62,19 @@ class FakeGossip(GossipView):
             else ()
         )
 
-    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+    def update_topic(
+        self,
+        peer: Peer,
+        topic: TopicName,
+        best_priority: int | None,
+        ready: int,
+        turn_since_s: float | None = None,
+    ) -> None:
         availabilities = self._availabilities.setdefault(topic, {})
         availabilities.pop(peer, None)
         if best_priority is not None or ready:
             best = PRIORITY_MAX if best_priority is None else best_priority
-            availabilities[peer] = PeerAvailability(peer, best, ready, 0, self._world.loop.time())
+            availabilities[peer] = PeerAvailability(peer, best, ready, 0, self._world.loop.time(), turn_since_s)
 
     def ask(self, *topics: str) -> None:
         """Update these topics from all other hosts."""

@@ -1929,6 +1929,7 @@ class TopicAvailability(object):
      - best_priority: The priority of the best READY item. Missing: there is none.
      - ready
      - age_ms: The age of this information; 0 for the answering host itself.
+     - turn_age_ms: Of a fair topic: how long the next group of this host has waited for its turn.
 
     """
 
@@ -1938,15 +1939,17 @@ class TopicAvailability(object):
         'best_priority',
         'ready',
         'age_ms',
+        'turn_age_ms',
     )
 
 
-    def __init__(self, topic=None, host=None, best_priority=None, ready=None, age_ms=None,):
+    def __init__(self, topic=None, host=None, best_priority=None, ready=None, age_ms=None, turn_age_ms=None,):
         self.topic = topic
         self.host = host
         self.best_priority = best_priority
         self.ready = ready
         self.age_ms = age_ms
+        self.turn_age_ms = turn_age_ms
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1983,6 +1986,11 @@ class TopicAvailability(object):
                     self.age_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.turn_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2012,6 +2020,10 @@ class TopicAvailability(object):
         if self.age_ms is not None:
             oprot.writeFieldBegin('age_ms', TType.I64, 5)
             oprot.writeI64(self.age_ms)
+            oprot.writeFieldEnd()
+        if self.turn_age_ms is not None:
+            oprot.writeFieldBegin('turn_age_ms', TType.I64, 6)
+            oprot.writeI64(self.turn_age_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -10936,6 +10948,7 @@ class TopicUpdate(object):
      - counts_lag
      - deliverable: With a limit on the leases of groups: how many READY items no group holds back, as far as the host knows, and at least 1
     while it may find one. Missing: all of `ready`.
+     - turn_age_ms: Of a fair topic: how long the next group of this host has waited for its turn.
 
     """
 
@@ -10950,10 +10963,11 @@ class TopicUpdate(object):
         'oldest_ready_age_ms',
         'counts_lag',
         'deliverable',
+        'turn_age_ms',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, counts_lag=None, deliverable=None,):
+    def __init__(self, namespace_name=None, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, counts_lag=None, deliverable=None, turn_age_ms=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.ready = ready
@@ -10964,6 +10978,7 @@ class TopicUpdate(object):
         self.oldest_ready_age_ms = oldest_ready_age_ms
         self.counts_lag = counts_lag
         self.deliverable = deliverable
+        self.turn_age_ms = turn_age_ms
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -11024,6 +11039,11 @@ class TopicUpdate(object):
                     self.deliverable = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I64:
+                    self.turn_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -11073,6 +11093,10 @@ class TopicUpdate(object):
         if self.deliverable is not None:
             oprot.writeFieldBegin('deliverable', TType.I64, 10)
             oprot.writeI64(self.deliverable)
+            oprot.writeFieldEnd()
+        if self.turn_age_ms is not None:
+            oprot.writeFieldBegin('turn_age_ms', TType.I64, 11)
+            oprot.writeI64(self.turn_age_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -12339,6 +12363,7 @@ TopicAvailability.thrift_spec = (
     (3, TType.I32, 'best_priority', None, None, ),  # 3
     (4, TType.I64, 'ready', None, None, ),  # 4
     (5, TType.I64, 'age_ms', None, None, ),  # 5
+    (6, TType.I64, 'turn_age_ms', None, None, ),  # 6
 )
 all_structs.append(DequeueReply)
 DequeueReply.thrift_spec = (
@@ -13001,6 +13026,7 @@ TopicUpdate.thrift_spec = (
     (8, TType.I64, 'oldest_ready_age_ms', None, None, ),  # 8
     (9, TType.BOOL, 'counts_lag', None, None, ),  # 9
     (10, TType.I64, 'deliverable', None, None, ),  # 10
+    (11, TType.I64, 'turn_age_ms', None, None, ),  # 11
 )
 all_structs.append(NamespaceReport)
 NamespaceReport.thrift_spec = (

@@ -193,7 +193,8 @@ class TopicAvailability(_Struct):
     best_priority: int | None
     ready: int | None
     age_ms: int | None
-    def __init__(self, topic: str | None = None, host: HostAddress | None = None, best_priority: int | None = None, ready: int | None = None, age_ms: int | None = None) -> None: ...
+    turn_age_ms: int | None
+    def __init__(self, topic: str | None = None, host: HostAddress | None = None, best_priority: int | None = None, ready: int | None = None, age_ms: int | None = None, turn_age_ms: int | None = None) -> None: ...
 
 class DequeueReply(_Struct):
     items: Sequence[Delivery] | None
@@ -781,7 +782,8 @@ class TopicUpdate(_Struct):
     oldest_ready_age_ms: int | None
     counts_lag: bool | None
     deliverable: int | None
-    def __init__(self, namespace_name: str | None = None, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, counts_lag: bool | None = None, deliverable: int | None = None) -> None: ...
+    turn_age_ms: int | None
+    def __init__(self, namespace_name: str | None = None, topic: str | None = None, ready: int | None = None, deferred: int | None = None, leased: int | None = None, dead: int | None = None, best_priority: int | None = None, oldest_ready_age_ms: int | None = None, counts_lag: bool | None = None, deliverable: int | None = None, turn_age_ms: int | None = None) -> None: ...
 
 class NamespaceReport(_Struct):
     namespace_name: str | None

@@ -1,7 +1,7 @@
 """Dequeues from the peer that has the best items, and the availability of topics at this host and its peers.
 
 Holds `PeerDequeues`. Always true: a peer is asked only if gossip says that it has
-better items than this host; a peer that delivered nothing of a topic is not asked
+better items than this host, or in a fair topic a group that has waited longer; a peer that delivered nothing of a topic is not asked
 for it again for a while, or until it reports more. The topics of a call rotate in choosing its peer, so that
 the priorities of one do not starve another. Knows nothing of the calls that wait.
 """
@@ -76,16 +76,30 @@ class TopicAvailability(Protocol):
     def ready(self) -> int: ...
     @property
     def as_of_s(self) -> float: ...
+    @property
+    def turn_since_s(self) -> float | None: ...
 
 
 class AvailabilityView(Protocol):
     """The availability of topics at the peers; see `foqs.cluster.gossip.gossip_view.GossipView`."""
 
+    @property
+    def turn_lead_s(self) -> float:
+        """How much longer than here a group of a fair topic must have waited at a peer, so that the peer is asked."""
+        ...
+
     def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
         """Return the peers that may deliver items of a topic, the best first."""
         ...
 
-    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+    def update_topic(
+        self,
+        peer: Peer,
+        topic: TopicName,
+        best_priority: int | None,
+        ready: int,
+        turn_since_s: float | None = None,
+    ) -> None:
         """Record the availability of a topic at a peer now; `best_priority` is None if it has no READY item, or is unknown."""
         ...
 
@@ -132,8 +146,7 @@ class PeerDequeues:
                 if count > 1 and self._local_best_priority(topic) is not None:
                     return None
                 continue
-            local_best = self._local_best_priority(topic)
-            if local_best is not None and local_best <= candidate.best_priority:
+            if not self._comes_first(candidate, topic):
                 return None
             return candidate.peer, [
                 place for place, other in enumerate(topics) if other is topic or self._has_better(candidate, other)
@@ -156,11 +169,23 @@ class PeerDequeues:
 
     def _has_better(self, candidate: TopicAvailability, topic: TopicName) -> bool:
         """Return whether the candidate's peer also has better items of another topic."""
-        local_best = self._local_best_priority(topic)
         return any(
-            other.peer is candidate.peer and (local_best is None or other.best_priority < local_best)
+            other.peer is candidate.peer and self._comes_first(other, topic)
             for other in self._peer_view.best_peers(topic)
         )
+
+    def _comes_first(self, candidate: TopicAvailability, topic: TopicName) -> bool:
+        """Return whether a peer has better items than this host, or in a fair topic a group that has waited clearly longer."""
+        local_best = self._local_best_priority(topic)
+        if local_best is None or candidate.best_priority < local_best:
+            return True
+        if candidate.best_priority > local_best or candidate.turn_since_s is None:
+            return False
+        local_age_ms = self._availability.turn_age_ms(topic)
+        if local_age_ms is None:
+            return False
+        age_s = self._loop.time() - candidate.turn_since_s
+        return age_s - local_age_ms / 1_000 > self._peer_view.turn_lead_s
 
     def _local_best_priority(self, topic: TopicName) -> int | None:
         return None if self._availability.is_suspended else self._availability.best_priority(topic)
@@ -175,8 +200,11 @@ class PeerDequeues:
         for topic in topics:
             if topic in best and own_address is not None:
                 ready = self._availability.ready_count(topic)
+                turn_age_ms = self._availability.turn_age_ms(topic)
                 found.append(
-                    ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0)
+                    ttypes.TopicAvailability(
+                        topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0, turn_age_ms
+                    )
                 )
             if with_peers:
                 for available in self._peer_view.best_peers(topic):
@@ -249,7 +277,10 @@ class PeerDequeues:
             for topic in part_topics:
                 found = left.get(topic[1])
                 best, ready = (None, 0) if found is None else (found.best_priority, found.ready or 0)
-                self._peer_view.update_topic(peer, topic, best, ready)
+                turn_since_s = None
+                if found is not None and found.turn_age_ms is not None:
+                    turn_since_s = self._loop.time() - found.turn_age_ms / 1_000
+                self._peer_view.update_topic(peer, topic, best, ready, turn_since_s)
         if not reply.items:
             self._pause(peer, part_topics, RETRY_AFTER_S, ends_with_report=True)
         if reply.items:

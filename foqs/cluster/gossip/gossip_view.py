@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from foqs.cluster.peers import Peer
@@ -21,6 +21,9 @@ from foqs_contract.idl import ttypes
 
 _RESYNC_FREE_DIVISOR: Final = 10
 """Truncated topics are requested again when one in this many places is free."""
+
+TURN_LEAD_INTERVALS: Final = 2
+"""A report may be an interval old, and the group of which it says how long it has waited may have been served since."""
 
 SILENT_S: Final = 5.0
 """A host that has not answered for this long, or for three gossip intervals, cannot be expected to deliver."""
@@ -32,6 +35,7 @@ class PeerTopicStats(NamedTuple):
     `best_priority`: None if there is no READY item, or the host has not read the best one.
     `oldest_ready_at_s`: the oldest READY item's time on the loop's clock; None if unknown.
     `deliverable`: the READY items that no group holds back; None if the topic has no limit on the leases of groups.
+    `turn_since_s`: since when the next group of a fair topic has waited, on the loop's clock; None if the topic is not fair, or none waits.
     """
 
     ready: int
@@ -42,6 +46,7 @@ class PeerTopicStats(NamedTuple):
     oldest_ready_at_s: float | None
     counts_lag: bool
     deliverable: int | None = None
+    turn_since_s: float | None = None
 
     @property
     def available(self) -> int:
@@ -58,6 +63,7 @@ class PeerAvailability:
         ready: without the items that groups hold back.
         oldest_ready_age_ms: at `as_of_s`; 0 if unknown.
         as_of_s: the time of the report, on the loop's clock.
+        turn_since_s: see `PeerTopicStats`.
     """
 
     peer: Peer
@@ -65,9 +71,13 @@ class PeerAvailability:
     ready: int
     oldest_ready_age_ms: int
     as_of_s: float
+    turn_since_s: float | None = None
 
 
-_BY_PRIORITY: Final = attrgetter("best_priority")
+def _by_priority_and_turn(availability: PeerAvailability) -> tuple[int, float]:
+    return availability.best_priority, inf if availability.turn_since_s is None else availability.turn_since_s
+
+
 _StatsByTopic = dict[str, PeerTopicStats]
 
 
@@ -133,6 +143,8 @@ class GossipView:
 
     def __init__(self, topics_max: int, interval_s: float = 1.0) -> None:
         self._topics_max = topics_max
+        self.turn_lead_s: Final = TURN_LEAD_INTERVALS * interval_s
+        """How much longer than here a group of a fair topic must have waited at a peer, so that the peer is asked."""
         self._silent_after_s = max(SILENT_S, 3 * interval_s)
         self._peer_views: dict[Peer, _PeerView] = {}
         self._topic_count = 0
@@ -191,22 +203,35 @@ class GossipView:
             view.complete_as_of_s = view.asked_at_s
         return improved
 
-    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+    def update_topic(
+        self,
+        peer: Peer,
+        topic: TopicName,
+        best_priority: int | None,
+        ready: int,
+        turn_since_s: float | None = None,
+    ) -> None:
         """Update a topic from the reply to a forwarded call. Ignored if the peer has never reported the topic.
 
         Args:
             best_priority: None if it is unknown, or there is none.
             ready: without the items that groups hold back; of a topic with a limit, the last report still says how many there are in all.
+            turn_since_s: see `PeerTopicStats`.
         """
         view = self._peer_views.get(peer)
         stats = None if view is None else view.topic_stats(topic)
         if view is not None and stats is not None and stats.deliverable is not None:
             best_priority = best_priority if ready else None
-            view.topics[topic[0]][topic[1]] = stats._replace(deliverable=ready, best_priority=best_priority)
+            view.topics[topic[0]][topic[1]] = stats._replace(
+                deliverable=ready, best_priority=best_priority, turn_since_s=turn_since_s
+            )
         elif view is not None and stats is not None:
             oldest_ready_at_s = stats.oldest_ready_at_s if ready else None
             view.topics[topic[0]][topic[1]] = stats._replace(
-                ready=ready, best_priority=best_priority if ready else None, oldest_ready_at_s=oldest_ready_at_s
+                ready=ready,
+                best_priority=best_priority if ready else None,
+                oldest_ready_at_s=oldest_ready_at_s,
+                turn_since_s=turn_since_s,
             )
             view.totals[State.READY] += ready - stats.ready
 
@@ -261,7 +286,7 @@ class GossipView:
     # -------------------------------------------------------------------- reading
 
     def best_peers(self, topic: TopicName) -> Sequence[PeerAvailability]:
-        """Return the peers that may deliver items of a topic, the best first."""
+        """Return the peers that may deliver items of a topic: the best first, and of a fair topic the one whose group has waited longest."""
         found: list[PeerAvailability] = []
         for peer, view in self._peer_views.items():
             stats = view.topic_stats(topic)
@@ -269,9 +294,13 @@ class GossipView:
                 as_of_s = view.as_of_s if view.complete_as_of_s is None else view.complete_as_of_s
                 oldest_ready_at_s = stats.oldest_ready_at_s
                 age_ms = 0 if oldest_ready_at_s is None else max(0, round((as_of_s - oldest_ready_at_s) * 1_000))
-                found.append(PeerAvailability(peer, _priority_or_worst(stats), stats.available, age_ms, as_of_s))
+                found.append(
+                    PeerAvailability(
+                        peer, _priority_or_worst(stats), stats.available, age_ms, as_of_s, stats.turn_since_s
+                    )
+                )
         if len(found) > 1:
-            found.sort(key=_BY_PRIORITY)
+            found.sort(key=_by_priority_and_turn)
         return found
 
     def topic_stats(self, topic: TopicName) -> list[PeerTopicStats]:
@@ -350,4 +379,5 @@ def _parse_update(update: ttypes.TopicUpdate, as_of_s: float) -> PeerTopicStats:
         None if age_ms is None else as_of_s - age_ms / 1_000,
         bool(update.counts_lag),
         update.deliverable,
+        None if update.turn_age_ms is None else as_of_s - update.turn_age_ms / 1_000,
     )

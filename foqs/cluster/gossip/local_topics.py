@@ -16,6 +16,7 @@ from foqs.cluster.gossip.change_log import ChangeLog, Changes
 from foqs.core.items.item import TopicName
 from foqs.core.memory.sorted_names import SortedNames, merge_names
 from foqs.queue.reads.listings import counts_by_state, topic_stats
+from foqs.queue.turn_ages import turn_age_ms
 from foqs.shard.shard import OwnedShard
 from foqs_contract.idl import ttypes
 
@@ -160,7 +161,7 @@ class LocalTopics:
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
             ready = 1  # there may be READY items, and dequeues that wait at peers must not wait for the count
         deliverable = None
-        if any(topic in shard.memory.limited_topics for shard in holding):
+        if any(topic in shard.memory.limited_names for shard in holding):
             deliverable = sum([shard.memory.deliverable_count(topic) for shard in holding])
         return ttypes.TopicUpdate(
             *topic,
@@ -172,4 +173,5 @@ class LocalTopics:
             stats.oldest_ready_age_ms,
             stats.counts_lag or None,
             deliverable,
+            turn_age_ms(topic, holding),
         )

@@ -38,7 +38,7 @@ class Group:
             `waiting`, while it waits; BELOW_ALL: it waits no more.
         heads: what was offered when the group was last settled, but for what was reserved since.
         first: in a fair topic, the key of the item that is offered. Its head has the turn of the group in it.
-        turn, is_waiting, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
+        turn, since_s, is_waiting, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
         units: its memory when it was last settled.
         loose_units: how much of it would be free if its waiting items were forgotten.
     """
@@ -57,6 +57,7 @@ class Group:
         "name",
         "reserved",
         "returned",
+        "since_s",
         "turn",
         "units",
         "waiting",
@@ -68,6 +69,7 @@ class Group:
         self.heads: list[OrderKey] = []
         self.first: OrderKey = BELOW_ALL
         self.turn = 0
+        self.since_s = 0.0
         self.is_waiting = False
         self.busy = 0
         self.held = 0

@@ -223,6 +223,11 @@ class TopicGroups:
         group.first = first
         return [with_turn(first, group.turn)]
 
+    def waited_s(self, head: OrderKey) -> float | None:
+        """Return how long the group of a head has waited for its turn; None if there is no such head, or no turn."""
+        group = self._head_groups.get(head)
+        return None if group is None or self.turns is None else self.turns.waited_s(group)
+
     def upcoming(self, heads: Iterable[OrderKey]) -> Iterator[tuple[OrderKey, OrderKey]]:
         """Yield the known items of a fair topic in turn, as if nothing else changed: each as (its key as a head, its key).
 

@@ -79,19 +79,24 @@ class TopicTurns:
 
     def begin(self, group: Group) -> None:
         """Give a turn to a group that begins to wait."""
-        group.is_waiting = True
+        group.is_waiting, group.since_s = True, self._stopwatch_s()
         group.turn = min(TURN_MAX, max(group.turn, self.served + self.cost(group.name)))
 
     def serve(self, group: Group) -> None:
         """Note that the turn of a group has come, and give it the next one. `account` comes before, and after it is reserved."""
         self.served = max(self.served, group.turn)
         group.turn = self.next_turn(group.name, group.turn, self.served)
+        group.since_s = self._stopwatch_s()
 
     def next_turn(self, name: str, turn: int, served: int) -> int:
         """Return the turn of a group after this one, if the highest turn that was served is `served`."""
         cost = self.cost(name)
         least = served - (CREDIT_TURNS_MAX * cost if self.by_time else 0)
         return min(TURN_MAX, max(turn, least) + cost)
+
+    def waited_s(self, group: Group) -> float:
+        """Return how long a group that waits has done so, since it began or was served."""
+        return max(0.0, self._stopwatch_s() - group.since_s)
 
     def account(self, group: Group) -> None:
         """By time: charge the leases that a group held since it was accounted last.

@@ -242,6 +242,23 @@ def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_las
     assert len(view) == 2
 
 
+def test_of_a_fair_topic_the_host_whose_group_has_waited_longest_comes_first() -> None:
+    peers = [peer(name) for name in ("one", "two", "three", "four")]
+    view = GossipView(100, 0.5)
+    assert view.turn_lead_s == 1.0
+    for each, turn_age_ms, best in zip(peers, (500, 3_000, None, 9_000), (1, 1, 1, 2), strict=True):
+        update = ttypes.TopicUpdate("n", "a", 3, best_priority=best, turn_age_ms=turn_age_ms)
+        view.apply_reply(each, reply(update, full=True), 10.0)
+    one, two, three, four = peers
+    available = view.best_peers(("n", "a"))
+    assert [availability.peer for availability in available] == [two, one, three, four]
+    assert [availability.turn_since_s for availability in available] == [7.0, 9.5, None, 1.0]
+    view.update_topic(two, ("n", "a"), 1, 2, turn_since_s=9.9)
+    assert [availability.peer for availability in view.best_peers(("n", "a"))] == [one, two, three, four]
+    view.update_topic(two, ("n", "a"), 1, 2)
+    assert [availability.peer for availability in view.best_peers(("n", "a"))] == [one, two, three, four]
+
+
 def test_reply_names_topics_with_more_or_better_items() -> None:
     one, view = peer(), GossipView(100)
 

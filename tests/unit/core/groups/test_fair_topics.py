@@ -295,7 +295,7 @@ def test_items_that_come_next_are_known_in_their_order_without_reserving_them(li
     upcoming = [order_key_number(key) for _, key in owner.groups.upcoming(owner.window())]
     assert owner.groups.prefetched_left == 0
     owner.groups.prefetched_left = 5
-    delivered = []
+    delivered: list[int] = []
     while len(delivered) < len(upcoming):
         reserved = owner.reserve_best()
         if not reserved:
