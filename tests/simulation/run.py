@@ -21,7 +21,7 @@ from typing import Final
 from tests.simulation import (
     event_counts,
     full_disk,
-    group_limits,
+    group_policies,
     key_windows,
     payload_weights,
     planted_atomic,
@@ -40,6 +40,7 @@ from tests.simulation import (
     planted_session,
     planted_surplus,
     planted_timers,
+    planted_turns,
 )
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Faults
@@ -123,6 +124,8 @@ def run_seed(
         runs[0].has_atomic_calls = atomic
         runs[0].has_completions = completions
         runs[0].has_groups = groups
+        runs[0].has_turns = group_policies.are_fair()
+        runs[0].judges_turns = group_policies.begin(seed)
         await runs[0].play()
 
     event_counts.install()
@@ -148,6 +151,7 @@ def run_seed(
         "drains": run.cluster.drains,
         "zombies": run.cluster.zombies,
         "steps": run.cluster.loop.steps,
+        "turns judged": run.turns_judged,
     }
     counts |= {name: event_counts.COUNTS[name] for name in (*event_counts.NAMES, *event_counts.LIMIT_NAMES)}
     counts |= {name: sum(each.counts[name] for each in run.cluster.all_servers()) for name in faulty_database.NAMES}
@@ -177,7 +181,7 @@ def run_seed(
                 for each in check_histories(histories, run.cluster.bounds())
                 if run.cluster.excused.isdisjoint(each.items)
             ),
-            *group_limits.violations(histories, run.cluster.bounds()),
+            *group_policies.violations(histories, run.cluster.bounds()),
         ],
         counts,
         run.history.text() if keep_history else None,
@@ -200,6 +204,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_moves.BUGS,
         **planted_order.BUGS,
         **planted_timers.BUGS,
+        **planted_turns.BUGS,
         **planted_journal.BUGS,
     }
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
@@ -273,6 +278,7 @@ def main() -> int:
     parser.add_argument("--completions", action="store_true", help="let a client complete items")
     parser.add_argument("--groups", action="store_true", help="let the items of a client have groups")
     parser.add_argument("--limits", action="store_true", help="limit the leases of groups")
+    parser.add_argument("--fair", action="store_true", help="let groups take turns")
     parser.add_argument(
         "--regions",
         action="store_true",
@@ -288,8 +294,8 @@ def main() -> int:
         parser.error("--regions is a kind of --fleet: give both")
     seeds = sorted(range(options.base, options.base + options.seeds), key=lambda seed: seed != options.first)
     keep_history = options.history is not None
-    if options.limits:
-        group_limits.install()
+    if options.limits or options.fair:
+        group_policies.install(has_limits=options.limits, is_fair=options.fair)
     results = run_seeds(
         seeds,
         options.jobs,

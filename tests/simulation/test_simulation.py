@@ -36,6 +36,7 @@ from tests.simulation import (
     planted_session,
     planted_surplus,
     planted_timers,
+    planted_turns,
     regions,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
@@ -146,15 +147,20 @@ def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no
     [
         [],
         ["--limits"],
+        ["--fair"],
         pytest.param(["--fleet"], marks=pytest.mark.long),
         pytest.param(["--journal"], marks=pytest.mark.long),
         pytest.param(["--journal", "--fleet"], marks=pytest.mark.long),
         pytest.param(["--limits", "--fleet"], marks=pytest.mark.long),
         pytest.param(["--limits", "--journal"], marks=pytest.mark.long),
+        pytest.param(["--fair", "--fleet"], marks=pytest.mark.long),
+        pytest.param(["--fair", "--journal"], marks=pytest.mark.long),
+        pytest.param(["--fair", "--limits"], marks=pytest.mark.long),
     ],
 )
 def test_fixed_seeds_with_groups_have_no_violation(kind: list[str], base: int, seeds: int) -> None:
-    names = (*group_rules.NAMES, *(event_counts.LIMIT_NAMES if "--limits" in kind else ()))
+    names = (*group_rules.NAMES, *(event_counts.LIMIT_NAMES if kind[:1] == ["--limits"] else ()))
+    names += ("turns judged",) if "--fair" in kind and "--fleet" not in kind else ()
     assert_seeds_pass(seeds, base, names, "--groups", *kind)
 
 
@@ -293,6 +299,12 @@ def test_a_planted_bug_of_groups_is_caught(name: str) -> None:
 @planted(planted_groups.LIMIT_BUGS)
 def test_a_planted_bug_of_limits_of_groups_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_groups.LIMIT_BUGS[name], "--groups", "--limits")
+
+
+@pytest.mark.timeout(300)
+@planted(planted_turns.BUGS)
+def test_a_planted_bug_of_turns_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_turns.BUGS[name], "--groups", "--fair")
 
 
 @pytest.mark.timeout(300)

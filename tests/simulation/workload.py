@@ -28,6 +28,7 @@ from tests.simulation.mover import MOVED_TOPICS, Mover
 from tests.simulation.namespace_operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
 from tests.simulation.trespasser import Trespasser
+from tests.simulation.turn_taker import TURNS_TOPIC, TurnTaker
 from tests.support.access_rules import NOBODY
 from tests.support.history import History
 from tests.support.recording_admin import RecordingAdmin
@@ -86,6 +87,12 @@ class Run:
         """Whether a client completes items; as `has_atomic_calls`."""
         self.has_groups = False
         """Whether items of a client have groups; as `has_atomic_calls`."""
+        self.has_turns = False
+        """Whether there is a client whose groups take turns; as `has_atomic_calls`."""
+        self.judges_turns = False
+        """Whether the turns are judged: all groups fit into memory."""
+        self.turns_judged = 0
+        """How many deliveries were judged by the turns of their groups."""
         self.has_atomic_calls = False
         """Whether a client makes atomic calls. It has its own random numbers, but changes all histories by its work."""
         self._working = True
@@ -116,6 +123,9 @@ class Run:
             workers.append(asyncio.ensure_future(self._complete()))
         if self.has_groups:
             workers.append(asyncio.ensure_future(self._work_with_groups()))
+        turns = self._turn_taker() if self.has_turns else None
+        if turns is not None:
+            workers.append(asyncio.ensure_future(turns.work(lambda: not self._working)))
         sequence = self._in_sequence()
         workers.append(asyncio.ensure_future(sequence.work(lambda: not self._working)))
         await self._until(lambda: self._is_enough())
@@ -128,6 +138,9 @@ class Run:
         self.history.healed()
         await operator.carry_over()
         self.differences += await sequence.violations()
+        if turns is not None and self.judges_turns and len(self.cluster.running()) == 1:
+            self.differences += await turns.violations()
+            self.turns_judged = turns.judged
         self.cluster.slow_down_at_last()
         spaces = (*NAMESPACES, *NAMESPACES, BRIEF)
         await asyncio.gather(*(self._drain(f"drainer-{n}", space) for n, space in enumerate(spaces)))
@@ -148,6 +161,11 @@ class Run:
         """Return the client that checks the order."""
         client = self._recording("in sequence", "default", OPERATOR)
         return InSequence(self.cluster, client, self._pauses, self._call)
+
+    def _turn_taker(self) -> TurnTaker:
+        """Return the client whose groups take turns."""
+        client = self._recording("turn taker", "default", OPERATOR)
+        return TurnTaker(client, Random(f"{self._rng.random()}/turns"), self._call)
 
     def _is_enough(self) -> bool:
         plan = self.plan
@@ -492,6 +510,7 @@ class Run:
         topics = (*TOPICS, TOPIC, *MOVED_TOPICS, *((ATOMIC_TOPIC,) if self.has_atomic_calls else ()))
         topics += COMPLETED_TOPICS if self.has_completions else ()
         topics += GROUPED_TOPICS if self.has_groups else ()
+        topics += (TURNS_TOPIC,) if self.has_turns else ()
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
             try:
