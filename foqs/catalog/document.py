@@ -23,7 +23,7 @@ from pydantic_core import core_schema
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.groups.group_rules import Fairness, GroupRules
-from foqs.core.groups.turns import WEIGHT_MAX
+from foqs.core.groups.topic_turns import WEIGHT_MAX
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX

@@ -6,7 +6,7 @@ from typing import Final
 
 from foqs.catalog.document import WEIGHTS_MAX, PolicyRecord
 from foqs.core.groups.group_rules import Fairness, GroupRules
-from foqs.core.groups.turns import WEIGHT_MAX
+from foqs.core.groups.topic_turns import WEIGHT_MAX
 from foqs.core.items import validation
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes

@@ -23,7 +23,7 @@ from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 from foqs.core.groups.places import group_name, line_place
 from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, GROUP_KEYS_MAX, TopicGroups
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage

@@ -8,7 +8,7 @@ from typing import Final
 from foqs.core.groups import topic_groups
 from foqs.core.groups.group import Group
 from foqs.core.groups.host_turns import HostTurns
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, TopicName
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
@@ -34,11 +34,11 @@ def turns_of_each_shard() -> None:
 def beginners_first() -> None:
     """A group that begins to wait comes before all that wait already."""
 
-    def begin(self: TopicTurns, group: Group) -> None:
+    def begin_wait(self: TopicTurns, group: Group) -> None:
         original(self, group)
         group.turn = self.served
 
-    original = plant(TopicTurns, "begin", begin)
+    original = plant(TopicTurns, "begin_wait", begin_wait)
 
 
 def turns_saved() -> None:

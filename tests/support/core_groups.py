@@ -14,7 +14,7 @@ from foqs.core.groups.group import STRICT
 from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.places import UNGROUPED, Placed, line_place
 from foqs.core.groups.topic_groups import TopicGroups
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, unpack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
 from tests.support import builders

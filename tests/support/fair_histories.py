@@ -14,7 +14,7 @@ from typing import Final
 from foqs.core.groups.group import NO_LIMIT
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.groups.topic_groups import TopicGroups
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, State, order_key_number
 from foqs.core.memory.best_items import reserve_best
 from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner

@@ -1,6 +1,6 @@
 """The turns of groups in their plainest form: one line of groups for a whole host, and what a consumer may see of it.
 
-The specification of `foqs.core.groups.turns`; see docs/design/groups.md. `TurnAccount` judges deliveries from the rows alone.
+The specification of `foqs.core.groups.topic_turns`; see docs/design/groups.md. `TurnAccount` judges deliveries from the rows alone.
 """
 
 from __future__ import annotations

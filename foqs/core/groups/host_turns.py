@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import TopicName
 
 

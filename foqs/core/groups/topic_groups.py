@@ -27,7 +27,7 @@ from typing import Final
 from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, NO_LIMIT, STRICT, Group
 from foqs.core.groups.group_page import GroupPage, PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed
-from foqs.core.groups.turns import TopicTurns
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.groups.ungrouped_items import UngroupedItems
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_key, with_turn
 
@@ -465,7 +465,7 @@ class TopicGroups:
         turns.account(group)
         heads = self._fair_heads(group)
         if heads and not group.is_waiting:
-            turns.begin(group)
+            turns.begin_wait(group)
             heads = [with_turn(group.first, group.turn)]
         elif not heads and group.cut == ABOVE_ALL:
             group.is_waiting = False

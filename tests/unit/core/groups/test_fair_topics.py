@@ -11,7 +11,7 @@ import pytest
 from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, TopicGroups
-from foqs.core.groups.turns import TURN, TopicTurns
+from foqs.core.groups.topic_turns import TURN, TopicTurns
 from foqs.core.items.item import OrderKey, State, order_key_number
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.fair_histories import owner_with, play
@@ -48,8 +48,8 @@ class SavesTurns(TopicTurns):
 class BeginsFirst(TopicTurns):
     """A group that begins to wait comes before the others."""
 
-    def begin(self, group: Group) -> None:
-        super().begin(group)
+    def begin_wait(self, group: Group) -> None:
+        super().begin_wait(group)
         group.turn = self.served
 
 
@@ -61,8 +61,8 @@ class ForgetsWeights(TopicTurns):
 class CountsForEver(TopicTurns):
     """A group that begins again goes on with the turns that it has had."""
 
-    def begin(self, group: Group) -> None:
-        super().begin(group)
+    def begin_wait(self, group: Group) -> None:
+        super().begin_wait(group)
         group.turn = self._debts.pop(group.name, 0) + self.cost(group.name)
 
     def remove(self, group: Group) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from foqs.core.groups.group import Group
-from foqs.core.groups.turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, TopicTurns
+from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, TopicTurns
 from foqs.core.items.item import TURN_MAX, pack_order_key, unpack_order_key, with_turn
 from tests.support.plain_turns import PlainTurns, TurnAccount
 
@@ -122,7 +122,7 @@ class Consumers:
         self.next_number = 0
         for group in self.groups.values():
             self.turns.add(group)
-            self.turns.begin(group)
+            self.turns.begin_wait(group)
 
     def deliver(self, names: Collection[str]) -> str:
         """Lease an item of one of these groups."""
@@ -218,13 +218,13 @@ def test_debt_of_a_group_without_items_is_remembered_while_it_is_one() -> None:
     turns.remove(group)
     again = Group("a")
     turns.add(again)
-    turns.begin(again)
+    turns.begin_wait(again)
     assert again.turn == 9 * TURN
     turns.remove(again)
     turns.served = 20 * TURN
     last = Group("a")
     turns.add(last)
-    turns.begin(last)
+    turns.begin_wait(last)
     assert last.turn == 21 * TURN
 
 
@@ -262,5 +262,5 @@ def test_turns_end_at_the_highest_that_a_key_holds() -> None:
     turns, group = TopicTurns(lambda: 0.0), Group("a")
     turns.served = group.turn = TURN_MAX
     turns.serve(group)
-    turns.begin(group)
+    turns.begin_wait(group)
     assert group.turn == TURN_MAX

@@ -77,7 +77,7 @@ class TopicTurns:
             if len(self._debts) > DEBTS_MAX:
                 del self._debts[next(iter(self._debts))]
 
-    def begin(self, group: Group) -> None:
+    def begin_wait(self, group: Group) -> None:
         """Give a turn to a group that begins to wait."""
         group.is_waiting, group.since_s = True, self._stopwatch_s()
         group.turn = min(TURN_MAX, max(group.turn, self.served + self.cost(group.name)))
