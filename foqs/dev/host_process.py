@@ -116,11 +116,15 @@ class HostProcess(ServerProcess):
 
 
 def program_environment(command: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a program: without FOQS_ variables, and with this process's modules only if it is ours."""
+    """Return the environment of a program: without FOQS_ variables, and with this process's modules only if it is ours.
+
+    Ours are `foqs`, and any program that the Python of this process runs.
+    """
     kept = {
         name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
     }
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} if tuple(command) == PROGRAM else {}
+    is_ours = tuple(command) == PROGRAM or command[0] == sys.executable
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} if is_ours else {}
     return {name: value for name, value in kept.items() if name != "PYTHONPATH"} | {"NO_COLOR": "1"} | own
 
 
