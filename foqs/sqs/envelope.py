@@ -1,7 +1,7 @@
 """The envelope: a message as the payload of an item.
 
     magic       4 bytes   0x00 'S' 'Q' version
-    sender      2 bytes length, UTF-8    the principal that sent it
+    sender      2 bytes length, UTF-8    the principal that sent it; in a FIFO queue NUL and MessageDeduplicationId follow
     group       1 byte length, UTF-8     MessageGroupId; empty: none
     trace       2 bytes length, bytes    AWSTraceHeader; empty: none
     attributes  1 byte count; for each: kind (1 text, 2 binary), 2 bytes length and name,
@@ -39,13 +39,15 @@ class Message:
     sender: str = ""
     group: str = ""
     trace: bytes = field(default=b"")
+    deduplication_id: str = ""
 
 
 def encode(message: Message) -> bytes:
     """Return the envelope of a message whose parts were checked."""
+    sender = f"{message.sender}\0{message.deduplication_id}" if message.deduplication_id else message.sender
     parts = [
         MESSAGE_START,
-        _sized(message.sender.encode(), 2),
+        _sized(sender.encode(), 2),
         _sized(message.group.encode(), 1),
         _sized(message.trace, 2),
     ]
@@ -71,7 +73,7 @@ def decode(payload: bytes) -> Message:
 
 def _decode_envelope(payload: bytes) -> Message:
     reader = _Reader(payload, len(MESSAGE_START))
-    sender = reader.sized(2).decode()
+    sender, _, deduplication_id = reader.sized(2).decode().partition("\0")
     group = reader.sized(1).decode()
     trace = reader.sized(2)
     count = reader.number(1)
@@ -87,7 +89,7 @@ def _decode_envelope(payload: bytes) -> Message:
         if kind == 1:
             value.decode()
         attributes.append(MessageAttribute(name, data_type, value, kind == 2))
-    return Message(reader.rest().decode(), attributes, sender, group, trace)
+    return Message(reader.rest().decode(), attributes, sender, group, trace, deduplication_id)
 
 
 def _message_of_other_payload(payload: bytes) -> Message:

@@ -17,19 +17,20 @@ from typing import Any, Final, TypeAlias
 from foqs.catalog.document import QueueEntry
 from foqs.core.limits.waiting_calls import WaitingCalls
 from foqs.rpc.in_host_calls import InHostCalls, delivery_structs, raw_id
-from foqs.sqs import envelope, origin, queue_attributes
+from foqs.sqs import envelope, fifo, origin, queue_attributes
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error, invalid_parameter
 from foqs.sqs.identifiers import QueueName, Receipt, message_id, parse_receipt_handle, receipt_handle
 from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes, x_ray_trace
 from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_message, too_long_for_namespace
-from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names
+from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names, check_text
 from foqs.sqs.queue_actions import requested_queue
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import redrive_in_force
 from foqs_contract.errors import (
     FoqsError,
+    KeyConflict,
     LimitExceeded,
     NotFound,
     StaleLease,
@@ -77,6 +78,8 @@ class _Settlement:
     entry: ttypes.Lease | ttypes.Extension
 
 
+_Sent: TypeAlias = Mapping[str, str]
+"""What the reply to a send says of the item of a message."""
 _Parse: TypeAlias = Callable[[Parameters, QueueName], _Settlement]
 _ToFailure: TypeAlias = Callable[[Parameters, FoqsError], SqsError | None]
 """Returns the client's error for an error of the host; None: report success."""
@@ -116,12 +119,15 @@ class MessageActions:
         (result,) = await self._enqueue(request, queue, [message])
         if isinstance(result, SqsError):
             raise result
-        return {"MessageId": result, **message.md5}
+        return {**result, **message.md5}
 
     async def send_message_batch(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)
         entry = await self._directory.find(queue)
         entries = request.parameters.entries("SendMessageBatchRequestEntry")
+        if queue.is_fifo:
+            for _, parameters in entries:
+                fifo.check_identifiers(parameters, entry)
         outcomes: dict[str, OutgoingMessage | SqsError] = {}
         for place, (entry_id, parameters) in enumerate(entries):
             outcomes[entry_id] = self._parse_entry(request, queue, entry, parameters, place)
@@ -132,10 +138,10 @@ class MessageActions:
         replies: list[tuple[str, Mapping[str, Any] | SqsError]] = []
         for entry_id, found in outcomes.items():
             result = sent.get(entry_id, found)
-            if isinstance(result, str) and isinstance(found, OutgoingMessage):
-                replies.append((entry_id, {"MessageId": result, **found.md5}))
-            elif isinstance(result, SqsError):
+            if isinstance(result, SqsError):
                 replies.append((entry_id, result))
+            elif isinstance(found, OutgoingMessage) and isinstance(result, Mapping):
+                replies.append((entry_id, {**result, **found.md5}))
         return _batch_reply(replies)
 
     def _parse_entry(
@@ -148,15 +154,19 @@ class MessageActions:
 
     async def _enqueue(
         self, request: ActionRequest, queue: QueueName, messages: Sequence[OutgoingMessage]
-    ) -> list[str | SqsError]:
-        """Enqueue messages, and return the id or the error of each."""
+    ) -> list[_Sent | SqsError]:
+        """Enqueue messages, and return for each what the reply says of its item, or the error."""
+        self._directory.check_order(queue)
         enqueue = ttypes.EnqueueRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             items=[message.item for message in messages],
         )
         reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.principal)
-        results = [_sent(result) for result in reply.results or ()]
-        missing: list[str | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
+        results = [
+            _sent(result, message, is_fifo=queue.is_fifo)
+            for result, message in zip(reply.results or (), messages, strict=False)
+        ]
+        missing: list[_Sent | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
         return results + missing
 
     # --------------------------------------------------------------------- receive
@@ -183,6 +193,11 @@ class MessageActions:
             wait_s = queue_attributes.number(entry.attributes, "ReceiveMessageWaitTimeSeconds")
         if visibility_s is None:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
+        if queue.is_fifo:
+            attempt = parameters.text("ReceiveRequestAttemptId")
+            if attempt is not None:
+                check_text(attempt, "ReceiveRequestAttemptId", fifo.IDENTIFIER_CHARS_MAX)
+            self._directory.check_order(queue)
         with self._place(request, queue, wait_s):
             deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
         request.reserve_reply(sum(len(delivery.payload or b"") for delivery in deliveries))
@@ -325,6 +340,8 @@ class MessageActions:
             "Body": message.body,
         }
         system = self._system_attributes(message, delivery)
+        if queue.is_fifo:
+            system["SequenceNumber"] = fifo.sequence_number(item_id)
         if dead_letter is not None:
             source = QueueName(queue.account, dead_letter.source)
             system["DeadLetterQueueSourceArn"] = source.arn(request.region)
@@ -347,6 +364,7 @@ class MessageActions:
             "SentTimestamp": str(now_ms - (delivery.age_ms or 0)),
             "ApproximateReceiveCount": str(delivery.attempt),
             "ApproximateFirstReceiveTimestamp": str(now_ms - first_age_ms),
+            "MessageDeduplicationId": message.deduplication_id,
             "MessageGroupId": message.group,
             TRACE_HEADER: (message.trace or x_ray_trace(delivery.trace_context or b"")).decode(errors="replace"),
         }
@@ -442,12 +460,16 @@ _REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
 """The request of each call that settles deliveries, and the name of its list."""
 
 
-def _sent(result: Any) -> str | SqsError:
-    if isinstance(result, str):
-        return message_id(result)
-    if result.error is None:
-        return message_id(raw_id(result.id).decode())
+def _sent(result: Any, message: OutgoingMessage, *, is_fifo: bool) -> _Sent | SqsError:
+    """Return what the reply says of an enqueued item, or the error."""
+    if isinstance(result, str) or result.error is None:
+        item_id = result if isinstance(result, str) else raw_id(result.id).decode()
+        sent = {"MessageId": message_id(item_id)}
+        return {**sent, "SequenceNumber": fifo.sequence_number(item_id)} if is_fifo else sent
     error = error_from_struct(result.error, "refused")
+    if is_fifo and isinstance(error, KeyConflict):
+        # Another message of the group had its deduplication id: SQS accepts such a message, and does not deliver it.
+        return {"MessageId": fifo.repeated_message_id(message.item.idempotency_key or b"")}
     if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
         return too_long_for_namespace(error.message)
     return from_foqs_error(error)

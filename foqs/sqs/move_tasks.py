@@ -172,6 +172,8 @@ class MoveTasks:
         await self._check_exists(destination, "DestinationArn")
         if self._namespace_of(destination) != self._namespace_of(source):
             raise invalid_parameter(text, "DestinationArn", "It must be of the account of the source queue.")
+        if destination.is_fifo != source.is_fifo:
+            raise invalid_parameter(text, "DestinationArn", "It must be the same type of queue as the source queue.")
         if destination.name == source.name:
             raise invalid_parameter(text, "DestinationArn", "Source and destination must be different queues.")
         return destination.name

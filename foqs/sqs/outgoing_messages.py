@@ -15,7 +15,7 @@ from zlib import crc32
 
 from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
-from foqs.sqs import envelope, queue_attributes
+from foqs.sqs import envelope, fifo, queue_attributes
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, invalid_parameter, invalid_value, missing_parameter
 from foqs.sqs.identifiers import QueueName
@@ -37,13 +37,13 @@ PRIORITY_ATTRIBUTE: Final = "foqs.priority"
 DELAY_ATTRIBUTE: Final = "foqs.delay_ms"
 TTL_ATTRIBUTE: Final = "foqs.ttl_ms"
 PRIORITY_TAG: Final = "foqs:priority"
-GROUP_CHARS_MAX: Final = 128
 
 _RANGES: Final = {
     PRIORITY_ATTRIBUTE: (PRIORITY_MIN, PRIORITY_MAX),
     DELAY_ATTRIBUTE: (0, TIME_MS_MAX),
     TTL_ATTRIBUTE: (1, TIME_MS_MAX),
 }
+_NOT_IN_FIFO: Final = (PRIORITY_ATTRIBUTE, DELAY_ATTRIBUTE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _INVOCATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{16,64}", re.ASCII)
 
@@ -90,11 +90,19 @@ def parse_message(
             f"One or more parameters are invalid. Reason: Message must be shorter than {size_max} bytes."
         )
     trace = system[0].value if system else b""
-    payload = envelope.encode(envelope.Message(body, attributes, request.sender, _group(parameters), trace))
+    group, deduplication_id = _group(parameters, queue), ""
+    if queue.is_fifo:
+        fifo.check_no_delay(parameters)
+        deduplication_id = fifo.deduplication_id(parameters, entry, body_bytes)
+    payload = envelope.encode(
+        envelope.Message(body, attributes, request.sender, group, trace, deduplication_id=deduplication_id)
+    )
     item = _new_item(parameters, queue, entry, attributes, payload)
     # Not in the envelope: each attempt of a call may have another one, and must be the same item.
     item.trace_context = request.trace
-    if request.invocation_id is not None and _INVOCATION_ID.fullmatch(request.invocation_id):
+    if queue.is_fifo:
+        item.group, item.idempotency_key = group.encode(), fifo.key_of(queue, entry, deduplication_id)
+    elif request.invocation_id is not None and _INVOCATION_ID.fullmatch(request.invocation_id):
         item.idempotency_key = _key(request.invocation_id, place, queue, parameters.delay_s(), payload)
     hashes = {
         "MD5OfMessageBody": md5_of(body_bytes),
@@ -116,7 +124,9 @@ def _size(body: bytes, attributes: Sequence[MessageAttribute]) -> int:
     return len(body) + sum(attribute.size_bytes for attribute in attributes)
 
 
-def _group(parameters: Parameters) -> str:
+def _group(parameters: Parameters, queue: QueueName) -> str:
+    if queue.is_fifo:
+        return fifo.group_of(parameters)
     if parameters.text("MessageDeduplicationId") is not None:
         raise invalid_parameter(
             parameters.text("MessageDeduplicationId"),
@@ -124,7 +134,7 @@ def _group(parameters: Parameters) -> str:
             "The request include parameter that is not valid for this queue type",
         )
     group = parameters.text("MessageGroupId")
-    return "" if group is None else check_text(group, "MessageGroupId", GROUP_CHARS_MAX)
+    return "" if group is None else check_text(group, "MessageGroupId", fifo.IDENTIFIER_CHARS_MAX)
 
 
 def _new_item(
@@ -135,7 +145,12 @@ def _new_item(
     payload: bytes,
 ) -> ttypes.NewItem:
     own = {attribute.name: _own_value(attribute) for attribute in attributes if attribute.name.startswith(FOQS_PREFIX)}
-    delay_s = parameters.delay_s()
+    for name in _NOT_IN_FIFO if queue.is_fifo else ():
+        if name in own:
+            raise invalid_value(
+                f"The message attribute '{name}' is not valid for a FIFO queue: its groups are in order."
+            )
+    delay_s = None if queue.is_fifo else parameters.delay_s()
     if delay_s is None:
         delay_s = queue_attributes.number(entry.attributes, "DelaySeconds")
     delay_ms = own.get(DELAY_ATTRIBUTE, delay_s * 1_000)
@@ -150,7 +165,8 @@ def _new_item(
     return ttypes.NewItem(
         topic=queue.name.encode(),
         payload=payload,
-        priority=own.get(PRIORITY_ATTRIBUTE, default_priority(entry)),
+        # An order that a change of a tag breaks is none.
+        priority=0 if queue.is_fifo else own.get(PRIORITY_ATTRIBUTE, default_priority(entry)),
         delay_ms=delay_ms,
         ttl_ms=ttl_ms,
         attempts_max=0,

@@ -77,7 +77,6 @@ def requested_queue(request: ActionRequest) -> QueueName:
     queue = parse_queue_url(url, request.account)
     if queue is None:
         raise queue_does_not_exist()
-    queue_attributes.refuse_fifo_name(queue.name)
     return queue
 
 
@@ -115,8 +114,8 @@ class QueueActions:
         queue = QueueName(request.account, check_queue_name(parameters.text("QueueName") or ""))
         raw = parameters.text_map("Attributes") or {}
         queue_attributes.check_fifo_name(queue.name, raw)
-        queue_attributes.refuse_fifo_name(queue.name)
-        attributes = {name: value for name, value in queue_attributes.check_attributes(raw).items() if value}
+        checked = queue_attributes.check_attributes(raw, is_fifo=queue.is_fifo)
+        attributes = {name: value for name, value in checked.items() if value}
         raw_tags = parameters.text_map("tags") or parameters.text_map("Tags")
         tags = queue_attributes.check_tags(raw_tags, queue.name, {}) if raw_tags else {}
         now_s = int(self._now_s())
@@ -124,7 +123,7 @@ class QueueActions:
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:
                 return QueueEntry(attributes, tags, now_s, now_s)
-            known = queue_attributes.with_defaults(before.attributes)
+            known = queue_attributes.with_defaults(before.attributes, is_fifo=queue.is_fifo)
             for name, value in attributes.items():
                 if known.get(name, "") != value:
                     raise SqsError(
@@ -175,7 +174,6 @@ class QueueActions:
 
     async def get_queue_url(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = _named_queue(request)
-        queue_attributes.refuse_fifo_name(queue.name)
         await self._directory.find(queue)
         return {"QueueUrl": request.queue_url(queue)}
 
@@ -216,7 +214,7 @@ class QueueActions:
         names = request.parameters.texts("AttributeNames") or []
         check_attribute_names(names, queue_attributes.KNOWN_NAMES)
         values = {
-            **queue_attributes.with_defaults(entry.attributes),
+            **queue_attributes.with_defaults(entry.attributes, is_fifo=queue.is_fifo),
             "QueueArn": queue.arn(request.region),
             "CreatedTimestamp": str(entry.created_at_s),
             "LastModifiedTimestamp": str(entry.changed_at_s),
@@ -232,7 +230,7 @@ class QueueActions:
         raw = request.parameters.text_map("Attributes")
         if raw is None:
             raise missing_parameter("Attributes")
-        attributes = queue_attributes.check_attributes(raw)
+        attributes = queue_attributes.check_attributes(raw, is_fifo=queue.is_fifo)
         await self._check_redrive_policy(queue, attributes)
         await self._update(
             request, queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes))
@@ -270,6 +268,10 @@ class QueueActions:
             raise invalid_parameter(policy, "RedrivePolicy", reason) from None
         if target.name == queue.name:
             raise invalid_parameter(policy, "RedrivePolicy", "A queue cannot be its own dead letter target.")
+        if target.is_fifo != queue.is_fifo:
+            raise invalid_parameter(
+                policy, "RedrivePolicy", "Dead-letter target must be same type of queue as the source."
+            )
         if not allows(entry, queue.name):
             reason = f"The RedriveAllowPolicy of {target.name} does not allow this source queue."
             raise invalid_parameter(policy, "RedrivePolicy", reason)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from foqs.sqs.errors import SqsError, invalid_value, missing_parameter, unsupported
+from foqs.sqs.errors import SqsError, invalid_value, missing_parameter
 from foqs.sqs.identifiers import FIFO_SUFFIX, parse_arn
 
 MESSAGE_BYTES_MAX: Final = 1_048_576
@@ -63,16 +63,30 @@ def number(attributes: Mapping[str, str], name: str) -> int:
     return _NUMBERS[name][2] if text is None else int(text)
 
 
-def with_defaults(attributes: Mapping[str, str]) -> dict[str, str]:
+_FIFO_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "FifoQueue": ("true",),
+    "ContentBasedDeduplication": ("false", "true"),
+    "DeduplicationScope": ("messageGroup",),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+"""The values of each attribute of FIFO queues, the default first."""
+
+
+def with_defaults(attributes: Mapping[str, str], *, is_fifo: bool = False) -> dict[str, str]:
     """Return stored attributes with the defaults of those that are not stored."""
     defaults = {name: str(default) for name, (_, _, default) in _NUMBERS.items()}
+    if is_fifo:
+        defaults |= {name: values[0] for name, values in _FIFO_VALUES.items()}
     return {**defaults, "SqsManagedSseEnabled": "true", **attributes}
 
 
-def check_attributes(raw: Mapping[str, str]) -> dict[str, str]:
+def check_attributes(raw: Mapping[str, str], *, is_fifo: bool = False) -> dict[str, str]:
     """Return the attributes as they are stored; an empty policy stays empty, which removes it.
 
     Spaces around a name are ignored.
+
+    Args:
+        is_fifo: the queue is a FIFO queue.
 
     Raises:
         SqsError: a name is unknown or one of FIFO queues, a value is out of range, or two values exclude each other.
@@ -80,6 +94,9 @@ def check_attributes(raw: Mapping[str, str]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for spaced_name, value in raw.items():
         name = spaced_name.strip()
+        if is_fifo and name in _FIFO_VALUES:
+            checked[name] = _check_fifo_value(name, value)
+            continue
         if name in _FIFO_ONLY_NAMES:
             raise SqsError("InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true.")
         if name not in SETTABLE_NAMES:
@@ -101,18 +118,30 @@ def _with_one_encryption(checked: dict[str, str]) -> dict[str, str]:
     return {**checked, "SqsManagedSseEnabled": "false"}
 
 
-def refuse_fifo_name(name: str) -> None:
-    """Refuse the name of a FIFO queue. Raises `SqsError`."""
-    if name.endswith(FIFO_SUFFIX):
-        raise unsupported("FIFO queues are not supported by this version; use a standard queue.")
+def _check_fifo_value(name: str, value: str) -> str:
+    if name == "DeduplicationScope" and value == "queue":
+        raise SqsError(
+            "InvalidAttributeValue",
+            "Invalid value for the parameter DeduplicationScope. This version removes duplicates in each message group; "
+            "use messageGroup.",
+        )
+    if value not in _FIFO_VALUES[name]:
+        raise _invalid(name)
+    return value
 
 
 def check_fifo_name(name: str, attributes: Mapping[str, str]) -> None:
-    """Refuse the attribute `FifoQueue` for a queue whose name is not that of a FIFO queue. Raises `SqsError`."""
-    if attributes.get("FifoQueue", "").lower() == "true" and not name.endswith(FIFO_SUFFIX):
+    """Check that a queue has the name of a FIFO queue if, and only if, it is created as one. Raises `SqsError`."""
+    is_fifo = {spaced.strip(): value for spaced, value in attributes.items()}.get("FifoQueue", "").lower() == "true"
+    if is_fifo and not name.endswith(FIFO_SUFFIX):
         raise invalid_value(
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or "
             "underscores, must end with .fifo suffix and be 1 to 80 in length."
+        )
+    if not is_fifo and name.endswith(FIFO_SUFFIX):
+        raise invalid_value(
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length. "
+            "A FIFO queue needs the attribute FifoQueue with the value true."
         )
 
 

@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from foqs.catalog.administration import Administration
-from foqs.catalog.document import QueueEntry
+from foqs.catalog.changes import in_one_version, set_policy
+from foqs.catalog.document import Document, QueueEntry
 from foqs.catalog.port import CatalogError
 from foqs.catalog.queue_changes import QueueChange, change_queue
+from foqs.core.groups.group_rules import GroupRules
 from foqs.options.sqs_options import SqsOptions
-from foqs.sqs.errors import queue_does_not_exist
+from foqs.sqs import fifo
+from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.identifiers import QueueName
 from foqs_contract.errors import Unavailable
 
@@ -106,12 +109,28 @@ class QueueDirectory:
     async def change(self, queue: QueueName, change: QueueChange, deadline: float, *, is_administrator: bool) -> None:
         """Store the change of a queue's entry; see `Administration.change_part`. Raises `FoqsError`, and what `change` raises."""
         namespace = self.namespace_of(queue.account)
-        await self._admin.change_part(
-            namespace,
-            lambda document: change_queue(document, namespace, queue.name, change, self._queues_max),
-            deadline,
-            is_administrator=is_administrator,
-        )
+
+        def change_document(document: Document) -> Document:
+            after = change_queue(document, namespace, queue.name, change, self._queues_max)
+            if not queue.is_fifo:
+                return after
+            exists = queue.name in after.namespaces[namespace].queues
+            limit = fifo.GROUP_LEASES_MAX if exists else None
+            return in_one_version(document, set_policy(after, namespace, queue.name, GroupRules(limit)))
+
+        await self._admin.change_part(namespace, change_document, deadline, is_administrator=is_administrator)
+
+    def check_order(self, queue: QueueName) -> None:
+        """Check that the topic of a FIFO queue is delivered in order. Raises `SqsError` if its policy was removed since."""
+        if queue.is_fifo:
+            policies = self._admin.document().namespaces[self.namespace_of(queue.account)].policies
+            policy = policies.get(queue.name)
+            if policy is None or policy.group_leases_max != fifo.GROUP_LEASES_MAX:
+                raise SqsError(
+                    "UnsupportedOperation",
+                    f"The topic of {queue.name} has no policy of strict order any more, so this queue is not FIFO. Create "
+                    f"the queue again, or set the policy: foqs topic policy {queue.name} --group-leases-max 1",
+                )
 
     async def _read_again(self) -> None:
         """Wait for a reading of the stored catalog that begins after this call. Callers share it. Raises `Unavailable`."""

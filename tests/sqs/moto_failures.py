@@ -18,38 +18,27 @@ OTHER_FAILURES: Final[dict[str, str]] = {
 }
 """Tests that name neither FIFO nor groups; at most ten."""
 
-_FIFO: Final = "it creates a FIFO queue, which this version refuses with UnsupportedOperation"
-FIFO_FAILURES: Final[dict[str, str]] = dict.fromkeys(
+_SCOPE: Final = "it expects that duplicates are removed among all groups of a queue; here they are in each group"
+FIFO_FAILURES: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "test_create_fifo_queue",
+            "test_fifo_queue_deduplication_with_id[msg1-msg1-1-1-1]",
+            "test_fifo_queue_deduplication_with_id[msg1-msg2-1-1-1]",
+            "test_fifo_queue_deduplication_withoutid[msg1-msg1-1]",
+            "test_fifo_queue_send_deduplicationid_same_as_sha256_of_old_message",
+        ),
+        _SCOPE,
+    ),
+    "test_create_fifo_queue_with_dlq": "it creates a standard queue with FifoQueue = false, which SQS refuses as well",
+    "test_receive_messages_with_message_group_id": "it expects two messages of a group in one receive; here it is one",
+}
+"""Tests of FIFO queues and of groups."""
+
+QUERY_FAILURES: Final[dict[str, str]] = dict.fromkeys(
     (
-        "test_create_fifo_queue",
-        "test_create_fifo_queue_with_high_throughput",
-        "test_send_message_with_message_group_id",
-        "test_fifo_send_receive_message_with_attribute_name[All]",
-        "test_fifo_send_receive_message_with_attribute_name[ApproximateFirstReceiveTimestamp]",
-        "test_fifo_send_receive_message_with_attribute_name[ApproximateReceiveCount]",
-        "test_fifo_send_receive_message_with_attribute_name[MessageDeduplicationId]",
-        "test_fifo_send_receive_message_with_attribute_name[MessageGroupId]",
-        "test_fifo_send_receive_message_with_attribute_name[SenderId]",
-        "test_fifo_send_receive_message_with_attribute_name[SentTimestamp]",
-        "test_fifo_send_receive_message_with_attribute_name[SequenceNumber]",
-        "test_purge_queue_before_delete_message",
-        "test_fifo_send_message_batch",
-        "test_permissions",
-        "test_get_queue_attributes_template_response_validation",
-        "test_tags",
-        "test_create_fifo_queue_with_dlq",
-        "test_receive_messages_with_message_group_id",
-        "test_receive_messages_with_message_group_id_on_requeue",
-        "test_send_message_to_fifo_without_message_group_id",
-        "test_send_messages_to_fifo_without_message_group_id",
-        "test_fifo_queue_deduplication_with_id[msg1-msg1-1-1-1]",
-        "test_fifo_queue_deduplication_with_id[msg1-msg1-1-2-2]",
-        "test_fifo_queue_deduplication_with_id[msg1-msg2-1-1-1]",
-        "test_fifo_queue_deduplication_with_id[msg1-msg2-1-2-2]",
-        "test_fifo_queue_deduplication_withoutid[msg1-msg1-1]",
-        "test_fifo_queue_deduplication_withoutid[msg1-msg2-2]",
-        "test_fifo_queue_send_deduplicationid_same_as_sha256_of_old_message",
-        "test_fifo_send_message_when_same_group_id_is_in_dlq",
+        "test_message_attributes_contains_trace_header",
+        "test_message_system_attributes_contains_all_attributes",
         "test_message_system_attributes_contains_system_attribute[MessageGroupId]",
         "test_message_system_attributes_contains_system_attribute[MessageDeduplicationId]",
         "test_message_system_attributes_contains_system_attribute[ApproximateFirstReceiveTimestamp]",
@@ -57,19 +46,7 @@ FIFO_FAILURES: Final[dict[str, str]] = dict.fromkeys(
         "test_message_system_attributes_contains_system_attribute[SenderId]",
         "test_message_system_attributes_contains_system_attribute[SentTimestamp]",
         "test_message_system_attributes_contains_system_attribute[SequenceNumber]",
-        "test_message_system_attributes_contains_all_attributes",
-        "test_dedupe_fifo",
-        "test_fifo_dedupe_error_no_message_group_id",
-        "test_fifo_dedupe_error_no_message_dedupe_id",
-        "test_fifo_dedupe_error_no_message_dedupe_id_batch",
-        "test_send_message_delay_seconds_validation[queue_config0]",
-        "test_send_message_delay_seconds_validation[queue_config1]",
     ),
-    _FIFO,
+    "the client of that time does not know MessageSystemAttributeNames",
 )
-"""Tests of FIFO queues and of groups."""
-
-QUERY_FAILURES: Final[dict[str, str]] = {
-    "test_message_attributes_contains_trace_header": "the client of that time does not know MessageSystemAttributeNames",
-}
 """Further tests that fail with a client of the Query protocol."""

@@ -13,10 +13,9 @@ from tests.support.source_packages import KOMBU, fetched
 from tests.support.sqs_host import SqsHost
 
 REQUIREMENTS: Final = (f"kombu[sqs]=={KOMBU.version}", "pytest", "pytest-rerunfailures==16.7")
-PASSED_MIN: Final = 38
+PASSED_MIN: Final = 39
 _STATUS: Final = "it expects the status 404 of GoAws for a deleted receipt; SQS answers success"
 KNOWN_FAILURES: Final[dict[str, str]] = {
-    "test_SQSDelaySeconds.test_fifo_queue_sends_no_delay": "it creates a FIFO queue",
     "test_ack_invalid_receipt_with_backoff[InvalidParameterValue]": _STATUS,
     "test_ack_invalid_receipt_with_backoff[ReceiptHandleIsInvalid]": _STATUS,
 }

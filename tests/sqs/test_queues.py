@@ -155,11 +155,24 @@ def test_a_queue_is_not_its_own_dead_letter_queue(sqs: Any, queue: str) -> None:
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy})
 
 
-def test_fifo_queues_are_unsupported(sqs: Any) -> None:
-    with pytest.raises(sqs.exceptions.UnsupportedOperation):
-        sqs.create_queue(QueueName="a.fifo", Attributes={"FifoQueue": "true"})
-    with pytest.raises(sqs.exceptions.UnsupportedOperation):
-        sqs.send_message(QueueUrl="a.fifo", MessageBody="x", MessageGroupId="g")
+def test_a_fifo_queue_is_created_and_used_by_its_name(sqs: Any) -> None:
+    name = "orders-by-name.fifo"
+    queue = sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
+    assert sqs.get_queue_url(QueueName=name)["QueueUrl"] == queue
+    sent = [
+        sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId="g", MessageDeduplicationId=body)
+        for body in ("one", "two")
+    ]
+    assert sent[0]["SequenceNumber"] < sent[1]["SequenceNumber"]
+    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, AttributeNames=["All"])["Messages"]
+    assert (message["Body"], message["Attributes"]["MessageGroupId"]) == ("one", "g")
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=5)["Messages"]
+    assert message["Body"] == "two"
+    sqs.delete_queue(QueueUrl=queue)
+
+
+def test_a_standard_queue_has_no_attribute_of_a_fifo_queue(sqs: Any) -> None:
     with pytest.raises(sqs.exceptions.InvalidAttributeName, match="Unknown Attribute FifoQueue"):
         sqs.create_queue(QueueName="a", Attributes={"FifoQueue": "false"})
 

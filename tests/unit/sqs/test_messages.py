@@ -36,7 +36,10 @@ ATTRIBUTES = st.builds(
     TEXTS,
     st.binary(max_size=30),
 )
-MESSAGES = st.builds(Message, TEXTS, st.lists(ATTRIBUTES, max_size=10), TEXTS, TEXTS, st.binary(max_size=30))
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
+MESSAGES = st.builds(
+    Message, TEXTS, st.lists(ATTRIBUTES, max_size=10), NAMES, TEXTS, st.binary(max_size=30), deduplication_id=NAMES
+)
 
 
 @given(MESSAGES)

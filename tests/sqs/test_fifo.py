@@ -1,0 +1,69 @@
+"""FIFO queues through boto3: order, and dead letters that come back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.support.poll import until
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+FIFO: Final = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+
+
+def create(sqs: Any, name: str, **attributes: str) -> str:
+    return str(sqs.create_queue(QueueName=name, Attributes={**FIFO, **attributes})["QueueUrl"])
+
+
+def receive(sqs: Any, queue: str, **more: Any) -> list[Any]:
+    """Return the messages of a receive that takes those of all groups."""
+    found = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"], **more)
+    return list(found.get("Messages", []))
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    return sorted(message["Body"] for message in messages)
+
+
+def delete(sqs: Any, queue: str, messages: list[Any]) -> None:
+    for message in messages:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_groups_of_a_batch_are_delivered_one_by_one_in_order(sqs: Any) -> None:
+    queue = create(sqs, "batch.fifo")
+    names = [(group, step) for step in ("1", "2", "3") for group in ("ada", "bob")]
+    entries = [{"Id": f"{g}-{s}", "MessageBody": f"{g} {s}", "MessageGroupId": g} for g, s in names]
+    reply = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    numbers = [sent["SequenceNumber"] for sent in reply["Successful"]]
+    assert numbers == sorted(numbers)
+    for step in ("1", "2", "3"):
+        messages = receive(sqs, queue, WaitTimeSeconds=10)
+        assert bodies(messages) == [f"ada {step}", f"bob {step}"]
+        assert receive(sqs, queue) == [], "both groups are locked"
+        delete(sqs, queue, messages)
+    assert receive(sqs, queue) == []
+
+
+def test_a_dead_letter_unlocks_its_group_and_moves_back_into_it(sqs: Any) -> None:
+    dead = create(sqs, "dead.fifo")
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    queue = create(sqs, "poisoned.fifo", RedrivePolicy=json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}))
+    for body in ("poison", "next"):
+        sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId="ada")
+    assert bodies(receive(sqs, queue, VisibilityTimeout=0, WaitTimeSeconds=10)) == ["poison"]
+    (after,) = receive(sqs, queue, WaitTimeSeconds=10)
+    assert after["Body"] == "next"
+    sqs.start_message_move_task(SourceArn=arn)
+
+    def is_moved() -> bool:
+        return bool(sqs.list_message_move_tasks(SourceArn=arn)["Results"][0]["Status"] == "COMPLETED")
+
+    until(is_moved, "the dead letter is moved back")
+    assert receive(sqs, queue) == [], "the group is locked"
+    delete(sqs, queue, [after])
+    (again,) = receive(sqs, queue, WaitTimeSeconds=10)
+    assert (again["Body"], again["Attributes"]["MessageGroupId"]) == ("poison", "ada")

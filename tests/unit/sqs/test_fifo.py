@@ -1,0 +1,254 @@
+"""FIFO queues: order and duplicates within a message group, dead letters, and what such a queue accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from foqs.core.groups.group_rules import GroupRules
+from foqs.sqs.errors import SqsError
+from tests.support.builders import catalog
+from tests.support.engines import World, run_in_world
+from tests.support.sqs_world import SqsWorld, arn, policy
+
+FIFO: Final = {"FifoQueue": "true"}
+Story = Callable[[World, SqsWorld], Awaitable[None]]
+
+
+def play(story: Story) -> None:
+    """Play a story on a host with the FIFO queue `q.fifo`."""
+
+    async def main(world: World) -> None:
+        world.catalog = catalog()
+        sqs = SqsWorld(world, await world.counted_engine())
+        await sqs.create("q.fifo", **FIFO)
+        await story(world, sqs)
+
+    run_in_world(main)
+
+
+async def send(sqs: SqsWorld, body: str, group: str = "ada", duplicate_id: str | None = None, **more: Any) -> Any:
+    values = {"MessageBody": body, "MessageGroupId": group, "MessageDeduplicationId": duplicate_id or body, **more}
+    return await sqs.call("SendMessage", QueueUrl="q.fifo", **values)
+
+
+async def delete(sqs: SqsWorld, message: Any) -> None:
+    await sqs.call("DeleteMessage", QueueUrl="q.fifo", ReceiptHandle=message["ReceiptHandle"])
+
+
+async def refused(sqs: SqsWorld, action: str, **parameters: Any) -> str:
+    with pytest.raises(SqsError) as error:
+        await sqs.call(action, **parameters)
+    return f"{error.value.shape}: {error.value.message}"
+
+
+def test_messages_of_a_group_come_in_order_and_one_by_one() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        sent = [await send(sqs, body, group) for body in ("1", "2", "3") for group in ("ada", "bob")][::2]
+        numbers = [reply["SequenceNumber"] for reply in sent]
+        assert numbers == sorted(numbers)
+        assert {len(number) for number in numbers} == {20}
+        for place, body in enumerate(("1", "2", "3")):
+            messages = await sqs.receive("q.fifo")
+            assert sorted((each["Attributes"]["MessageGroupId"], each["Body"]) for each in messages) == [
+                ("ada", body),
+                ("bob", body),
+            ]
+            assert not await sqs.receive("q.fifo"), "both groups are locked"
+            ada = next(each for each in messages if each["Attributes"]["MessageGroupId"] == "ada")
+            assert ada["Attributes"]["SequenceNumber"] == numbers[place]
+            assert ada["Attributes"]["MessageDeduplicationId"] == body
+            for message in messages:
+                await delete(sqs, message)
+
+    play(story)
+
+
+def test_message_whose_visibility_timeout_ends_comes_again_before_the_others_of_its_group() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await send(sqs, "1")
+        await send(sqs, "2")
+        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=1, ReceiveRequestAttemptId="attempt")
+        await world.pass_s(1.5)
+        late = await refused(
+            sqs,
+            "ChangeMessageVisibility",
+            QueueUrl="q.fifo",
+            ReceiptHandle=first["ReceiptHandle"],
+            VisibilityTimeout=30,
+        )
+        assert "not available for visibility timeout change" in late
+        (again,) = await sqs.receive("q.fifo")
+        assert again["Body"] == "1"
+        await sqs.call(
+            "ChangeMessageVisibility", QueueUrl="q.fifo", ReceiptHandle=again["ReceiptHandle"], VisibilityTimeout=600
+        )
+        await world.pass_s(60)
+        assert not await sqs.receive("q.fifo"), "a longer timeout keeps the group locked"
+        await delete(sqs, again)
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["2"]
+
+    play(story)
+
+
+def test_message_with_a_deduplication_id_that_was_used_is_accepted_and_not_stored() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await send(sqs, "body", duplicate_id="one")
+        same = await send(sqs, "body", duplicate_id="one")
+        assert (same["MessageId"], same["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+        other_body = await send(sqs, "other body", duplicate_id="one")
+        assert other_body["MessageId"] != first["MessageId"]
+        other_group = await send(sqs, "body", "bob", duplicate_id="one")
+        assert other_group["MessageId"] != first["MessageId"]
+        messages = await sqs.receive("q.fifo")
+        assert sorted(each["Body"] for each in messages) == ["body", "body"]
+        for message in messages:
+            await delete(sqs, message)
+        await send(sqs, "body", duplicate_id="one")
+        assert not await sqs.receive("q.fifo"), "a deleted message is remembered, too"
+
+    play(story)
+
+
+def test_queue_that_is_created_again_knows_no_duplicates_of_the_former_one() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await send(sqs, "body")
+        await sqs.call("DeleteQueue", QueueUrl="q.fifo")
+        await world.pass_s(2)
+        await sqs.create("q.fifo", **FIFO)
+        await send(sqs, "body")
+        assert len(await sqs.receive("q.fifo")) == 1
+
+    play(story)
+
+
+def test_content_is_the_deduplication_id_if_the_queue_says_so() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        message = {"QueueUrl": "q.fifo", "MessageBody": "body", "MessageGroupId": "ada"}
+        assert "ContentBasedDeduplication enabled" in await refused(sqs, "SendMessage", **message)
+        changed = {"QueueUrl": "q.fifo", "Attributes": {"ContentBasedDeduplication": "true"}}
+        await sqs.call("SetQueueAttributes", **changed)
+        first = await sqs.call("SendMessage", **message)
+        assert (await sqs.call("SendMessage", **message))["MessageId"] == first["MessageId"]
+        assert len(await sqs.receive("q.fifo")) == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"MessageGroupId": None}, "must contain the parameter MessageGroupId"),
+        ({"MessageGroupId": "x" * 129}, "MessageGroupId is invalid"),
+        ({"MessageDeduplicationId": "ü"}, "MessageDeduplicationId is invalid"),
+        ({"DelaySeconds": 5}, "DelaySeconds is invalid"),
+        ({"MessageAttributes": {"foqs.priority": {"DataType": "Number", "StringValue": "1"}}}, "foqs.priority"),
+        ({"MessageAttributes": {"foqs.delay_ms": {"DataType": "Number", "StringValue": "1"}}}, "foqs.delay_ms"),
+    ],
+)
+def test_message_that_a_fifo_queue_does_not_take(parameters: dict[str, Any], says: str) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        message = {"MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d", **parameters}
+        given = {name: value for name, value in message.items() if value is not None}
+        text = await refused(sqs, "SendMessage", QueueUrl="q.fifo", **given)
+        assert _matches(says, text), text
+        assert not await sqs.receive("q.fifo")
+
+    play(story)
+
+
+def test_batch_with_a_message_without_its_group_is_refused_as_a_whole() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        good = {"Id": "a", "MessageBody": "1", "MessageGroupId": "ada", "MessageDeduplicationId": "1"}
+        for bad in ({"MessageDeduplicationId": "2"}, {"MessageGroupId": "ada"}):
+            entries = [good, {"Id": "b", "MessageBody": "2", **bad}]
+            await refused(sqs, "SendMessageBatch", QueueUrl="q.fifo", Entries=entries)
+        assert not await sqs.receive("q.fifo")
+        more = {"Id": "b", "MessageBody": "2", "MessageGroupId": "ada", "MessageDeduplicationId": "2"}
+        reply = await sqs.call("SendMessageBatch", QueueUrl="q.fifo", Entries=[good, more])
+        numbers = [each["SequenceNumber"] for each in reply["Successful"]]
+        assert numbers == sorted(numbers)
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["1"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "says"),
+    [
+        ("a", FIFO, "must end with .fifo"),
+        ("a.fifo", {}, "needs the attribute FifoQueue"),
+        ("a.fifo", {"FifoQueue": "false"}, "needs the attribute FifoQueue"),
+        ("a", {"ContentBasedDeduplication": "true"}, "InvalidAttributeName"),
+        ("a.fifo", {**FIFO, "DeduplicationScope": "queue"}, "use messageGroup"),
+        ("a.fifo", {**FIFO, "FifoThroughputLimit": "none"}, "InvalidAttributeValue"),
+        ("a.fifo", {**FIFO, "RedrivePolicy": policy("dead", 2)}, "same type"),
+        ("a", {"RedrivePolicy": policy("dead.fifo", 2)}, "same type"),
+    ],
+)
+def test_queue_that_is_refused(name: str, attributes: dict[str, str], says: str) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("dead")
+        await sqs.create("dead.fifo", **FIFO)
+        assert _matches(says, await refused(sqs, "CreateQueue", QueueName=name, Attributes=attributes))
+
+    play(story)
+
+
+def test_queue_shows_what_it_is_and_a_second_creation_changes_nothing() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("q.fifo", **FIFO, DeduplicationScope="messageGroup", FifoThroughputLimit="perQueue")
+        shown = (await sqs.call("GetQueueAttributes", QueueUrl="q.fifo", AttributeNames=["All"]))["Attributes"]
+        assert {name: shown[name] for name in shown if "Fifo" in name or "Dedup" in name} == {
+            "FifoQueue": "true",
+            "ContentBasedDeduplication": "false",
+            "DeduplicationScope": "messageGroup",
+            "FifoThroughputLimit": "perQueue",
+        }
+        assert (await sqs.call("GetQueueUrl", QueueName="q.fifo"))["QueueUrl"].endswith("/q.fifo")
+        await sqs.create("plain")
+        plain = (await sqs.call("GetQueueAttributes", QueueUrl="plain", AttributeNames=["All"]))["Attributes"]
+        assert "FifoQueue" not in plain
+
+    play(story)
+
+
+def test_dead_letter_of_a_fifo_queue_keeps_its_group_and_unlocks_it() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("dead.fifo", **FIFO)
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
+        await send(sqs, "poison")
+        await send(sqs, "next")
+        assert [each["Body"] for each in await sqs.receive("q.fifo", VisibilityTimeout=1)] == ["poison"]
+        await world.pass_s(1.5)
+        assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["next"]
+        (dead,) = await sqs.receive("dead.fifo", WaitTimeSeconds=5)
+        assert dead["Body"] == "poison"
+        assert dead["Attributes"]["MessageGroupId"] == "ada"
+        assert dead["Attributes"]["DeadLetterQueueSourceArn"] == arn("q.fifo")
+
+    play(story)
+
+
+def test_queue_without_its_policy_accepts_and_delivers_nothing_until_it_is_created_again() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        await send(sqs, "1")
+        await world.newest.admin.set_policy("default", "q.fifo", GroupRules(), world.deadline_in(5))
+        message = {"QueueUrl": "q.fifo", "MessageBody": "2", "MessageGroupId": "ada", "MessageDeduplicationId": "2"}
+        assert "no policy of strict order" in await refused(sqs, "SendMessage", **message)
+        assert "no policy of strict order" in await refused(sqs, "ReceiveMessage", QueueUrl="q.fifo")
+        await sqs.create("q.fifo", **FIFO)
+        await sqs.call("SendMessage", **message)
+        assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["1"]
+        await sqs.call("DeleteQueue", QueueUrl="q.fifo")
+        assert not world.newest.admin.namespace("default").policies
+
+    play(story)
+
+
+def _matches(says: str, text: str) -> bool:
+    places = [text.find(part) for part in says.split(".*")]
+    return -1 not in places and places == sorted(places)
