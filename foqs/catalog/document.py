@@ -61,6 +61,8 @@ class QueueEntry:
     tags: Mapping[str, str] = field(default_factory=dict)
     created_at_s: int = 0
     changed_at_s: int = 0
+    key_window_ms: int | None = None
+    """For how long the idempotency keys of new items of its topic are remembered; None: as the namespace says."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
@@ -254,6 +256,8 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["attributes"] = dict(sorted(queue.attributes.items()))
     if queue.tags:
         fields["tags"] = dict(sorted(queue.tags.items()))
+    if queue.key_window_ms is not None:
+        fields["key_window_ms"] = queue.key_window_ms
     fields.update(queue.unknown)
     return fields
 
@@ -317,6 +321,7 @@ _Slots = Annotated[
 ]
 
 
+_KEY_WINDOW_MS: Final = SETTING_RANGES["key_window_ms"]
 _Seconds = Annotated[int, Field(ge=0, le=TIME_S_MAX)]
 
 
@@ -325,6 +330,7 @@ class _QueueForm(Form):
     tags: dict[str, str] = Field(default_factory=dict)
     created_at_s: _Seconds = 0
     changed_at_s: _Seconds = 0
+    key_window_ms: Annotated[int, Field(ge=_KEY_WINDOW_MS[0], le=_KEY_WINDOW_MS[1])] | None = None
 
 
 class _PolicyForm(Form):

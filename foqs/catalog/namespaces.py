@@ -22,6 +22,7 @@ from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import FoqsError, InvalidArgument, Unavailable
 
 _NO_PERMISSIONS: frozenset[Permission] = frozenset()
+_NO_WINDOWS: Mapping[str, int] = {}
 
 
 class _RetryPolicies(dict[str, RetryPolicy]):
@@ -35,14 +36,20 @@ class _RetryPolicies(dict[str, RetryPolicy]):
         return self._default_policy
 
 
-def _retry_policy(settings: NamespaceSettings) -> RetryPolicy:
+def _retry_policy(settings: NamespaceSettings, topic_key_windows_ms: Mapping[str, int] = _NO_WINDOWS) -> RetryPolicy:
     return RetryPolicy(
         settings.backoff_ms_min,
         settings.backoff_ms_max,
         settings.dead_retention_ms,
         settings.key_window_ms,
         settings.incarnation,
+        topic_key_windows_ms,
     )
+
+
+def _topic_key_windows(namespace: NamespaceRecord) -> Mapping[str, int]:
+    windows = ((topic, queue.key_window_ms) for topic, queue in namespace.queues.items())
+    return {topic: window_ms for topic, window_ms in windows if window_ms is not None}
 
 
 class Namespaces:
@@ -143,7 +150,7 @@ class Namespaces:
         # Must never be empty, even for a moment: with SQLite, another thread reads it to judge a flush.
         self.retry_policies.update(
             {
-                name: _retry_policy(own)
+                name: _retry_policy(own, _topic_key_windows(namespaces[name]))
                 for name, own in settings.items()
                 if name not in known or known[name][1] is not own
             }

@@ -75,11 +75,13 @@ class RowQueries:
     async def idempotency_keys(self, namespace: str, rows: Sequence[Row]) -> dict[int, bytes]:
         """Return the idempotency keys of a namespace's items by number, as far as they are remembered.
 
-        A key is missing if its window is over, or if the namespace's `key_window_ms` has changed since the enqueue.
+        A key is missing if its window is over, or if the window of its topic is another one than at the enqueue: it has
+        changed, or the item was moved.
         """
         self._check_serving()
-        window_ms, now_ms = self._retry_policies[namespace].key_window_ms, self._now_ms()
-        untils = {row.id: row.enqueued_at_ms + window_ms for row in rows if row.enqueued_at_ms + window_ms > now_ms}
+        policy, now_ms = self._retry_policies[namespace], self._now_ms()
+        ends = ((row.id, row.enqueued_at_ms + policy.key_window_ms_of(row.topic)) for row in rows)
+        untils = {number: until_ms for number, until_ms in ends if until_ms > now_ms}
         if not untils:
             return {}
         found = await self._reader.read(

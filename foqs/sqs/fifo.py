@@ -18,6 +18,8 @@ from foqs.sqs.parameters import Parameters, check_text
 
 GROUP_LEASES_MAX: Final = 1
 """The limit of the topic of a FIFO queue: strict order."""
+KEY_WINDOW_MS: Final = 300_000
+"""The deduplication interval."""
 IDENTIFIER_CHARS_MAX: Final = 128
 """The longest MessageGroupId, MessageDeduplicationId and ReceiveRequestAttemptId."""
 _SEQUENCE_DIGITS: Final = 20

@@ -15,7 +15,7 @@ from typing import Any, Final
 from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import State
 from foqs.rpc.in_host_calls import InHostCalls
-from foqs.sqs import queue_attributes
+from foqs.sqs import fifo, queue_attributes
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import (
     SqsError,
@@ -122,7 +122,8 @@ class QueueActions:
 
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:
-                return QueueEntry(attributes, tags, now_s, now_s)
+                window_ms = fifo.KEY_WINDOW_MS if queue.is_fifo else None
+                return QueueEntry(attributes, tags, now_s, now_s, window_ms)
             known = queue_attributes.with_defaults(before.attributes, is_fifo=queue.is_fifo)
             for name, value in attributes.items():
                 if known.get(name, "") != value:

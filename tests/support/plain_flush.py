@@ -128,7 +128,7 @@ def plain_flush(
         event = Event(EventKind.ACK, entry.number, namespace, entry.token)
         error = apply_event(event, rows[entry.number], context).error
         numbers = [own + 1 + i for i in range(len(entry.items))]
-        until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
+        policy = context.retry_policies[namespace]
         added = {completion_key(entry.number): own}
         for i, item in enumerate(entry.items):
             if error is not None or not isinstance(item, KeyedItem):
@@ -140,7 +140,7 @@ def plain_flush(
                     error = KeyConflict("")
                 numbers[i] = record.item_id
                 added[completed_item_key(entry.number, i)] = record.item_id
-            elif item.key_until_ms is not None and item.key_until_ms > until_ms:
+            elif item.key_until_ms is not None and item.key_until_ms > context.now_ms + policy.key_window_ms:
                 error = InvalidArgument("")
             elif item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
                 error = KeyEnded("")
@@ -148,12 +148,14 @@ def plain_flush(
             return error
         del rows[entry.number]
         for key, number in added.items():
+            until_ms = context.now_ms + policy.key_window_ms
             records[namespace, key] = IdempotencyKey(namespace, key, number, entry.digest, until_ms)
         for i, item in enumerate(entry.items):
             if numbers[i] != own + 1 + i:
                 continue
             if isinstance(item, KeyedItem):
                 name = (namespace, item.idempotency_key)
+                until_ms = max(context.now_ms + policy.key_window_ms_of(item.topic), item.key_until_ms or 0)
                 records[name] = IdempotencyKey(*name, numbers[i], item.digest, until_ms)
             rows[numbers[i]] = above_watermark(new_row(item, numbers[i], operation.accepted_ms, context.now_ms))
         return NewNumbers(numbers, False)
@@ -177,11 +179,12 @@ def plain_flush(
             record = records.get(name)
             if record is not None and record.until_ms > context.now_ms:
                 return record.item_id if record.digest == item.digest else KeyConflict("")
-            until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
-            if item.key_until_ms is not None and item.key_until_ms > until_ms:
+            policy = context.retry_policies[item.namespace]
+            if item.key_until_ms is not None and item.key_until_ms > context.now_ms + policy.key_window_ms:
                 return InvalidArgument("", field="key_until_ms")
             if item.key_until_ms is not None and item.key_until_ms <= context.now_ms:
                 return KeyEnded("")
+            until_ms = max(context.now_ms + policy.key_window_ms_of(item.topic), item.key_until_ms or 0)
             records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
         rows[number] = above_watermark(new_row(item, number, operation.accepted_ms, context.now_ms))
         newly_ready.add(number)

@@ -59,10 +59,23 @@ class FlushKeys:
         old = self._read.get((namespace, key))
         return old if old is not None and _is_in_use(old, self._context) else None
 
-    def add(self, namespace: str, key: bytes, number: int, digest: bytes) -> None:
-        """Add the record of a key that is free."""
+    def add(
+        self,
+        namespace: str,
+        key: bytes,
+        number: int,
+        digest: bytes,
+        topic: str | None = None,
+        end_ms: int | None = None,
+    ) -> None:
+        """Add the record of a key that is free.
+
+        Args:
+            topic: of the new item; None if the record is of something else.
+            end_ms: the end that the item names for its key.
+        """
         records = self.replaced if (namespace, key) in self._read else self.added
-        until_ms = self._end_ms(namespace)
+        until_ms = self._until_ms(namespace, topic, end_ms)
         records.setdefault(namespace, {})[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
 
     def repeat_result(
@@ -90,7 +103,9 @@ class FlushKeys:
         if self._read or operation.has_key_ends or len(distinct) < len(names) or not distinct.isdisjoint(new):
             return False
         digests = operation.digests(part.start, part.stop)
-        records = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, repeat(self._end_ms(namespace)))
+        topics = self._topics(part)
+        untils = repeat(self._until_ms(namespace)) if topics is None else [self._until_ms(namespace, t) for t in topics]
+        records = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, untils)
         new.update(zip(names, records, strict=True))
         return True
 
@@ -100,8 +115,9 @@ class FlushKeys:
         namespace = operation.namespace
         names, digests = operation.idempotency_keys(part.start, part.stop), operation.digests(part.start, part.stop)
         ends = operation.key_ends(part.start, part.stop)
+        topics = self._topics(part) or [None] * part.count
         results: list[Any] = []
-        for key, number, digest, end_ms in zip(names, part.numbers, digests, ends, strict=True):
+        for key, number, digest, end_ms, topic in zip(names, part.numbers, digests, ends, topics, strict=True):
             record = self.record_in_use(namespace, key)
             error = None if record is not None else self._end_error(namespace, end_ms)
             if record is not None:
@@ -109,7 +125,7 @@ class FlushKeys:
             elif error is not None:
                 results.append(error)
             else:
-                self.add(namespace, key, number, digest)
+                self.add(namespace, key, number, digest, topic, end_ms)
                 results.append(None)
         return results
 
@@ -162,7 +178,7 @@ class FlushKeys:
                 self.conflict_count += 1
                 return error_of_item(first_place + place, KeyConflict(_KEY_USED, field=KEY_FIELD))
         for item, number in free:
-            self.add(namespace, item.idempotency_key, number, item.digest)
+            self.add(namespace, item.idempotency_key, number, item.digest, item.topic, item.key_until_ms)
         return numbers
 
     # -------------------------------------------------------------- its records
@@ -175,21 +191,33 @@ class FlushKeys:
         """Return the records in place of ones that have ended."""
         return [record for records in self.replaced.values() for record in records.values()]
 
-    def _end_ms(self, namespace: str) -> int:
-        """Return the end of the key window of a record that this flush adds."""
-        return self._context.now_ms + self._context.retry_policies[namespace].key_window_ms
+    def _topics(self, part: Part[Inserts]) -> Sequence[str | None] | None:
+        """Return the topics of new items whose key windows may differ; None if all have that of the namespace.
+
+        A restore may be repeated for the window of the namespace, whatever the topics.
+        """
+        operation = part.operation
+        if operation.is_restore or not self._context.retry_policies[operation.namespace].topic_key_windows_ms:
+            return None
+        return [item.topic for item in operation.items[part.start : part.stop]]
+
+    def _until_ms(self, namespace: str, topic: str | None = None, end_ms: int | None = None) -> int:
+        """Return until when a record that this flush adds is remembered: for its key window, and until the end of the key."""
+        policy = self._context.retry_policies[namespace]
+        window_ms = policy.key_window_ms if topic is None else policy.key_window_ms_of(topic)
+        return max(self._context.now_ms + window_ms, end_ms or 0)
 
     def _end_error(self, namespace: str, end_ms: int | None) -> FoqsError | None:
         """Return the error of a free key with this end; None if it may be added.
 
-        Its record could end before it, and a second item be written; or it is over, and an item may have been written.
+        It is further ahead than the window of the namespace; or it is over, and an item may have been written.
         """
-        now_ms, until_ms = self._context.now_ms, self._end_ms(namespace)
-        if end_ms is None or now_ms < end_ms <= until_ms:
+        now_ms, latest_ms = self._context.now_ms, self._until_ms(namespace)
+        if end_ms is None or now_ms < end_ms <= latest_ms:
             return None
-        if end_ms > until_ms:
+        if end_ms > latest_ms:
             return InvalidArgument(
-                f"this is {end_ms - now_ms} ms ahead; the namespace's key window is {until_ms - now_ms} ms; give an earlier end",
+                f"this is {end_ms - now_ms} ms ahead; the namespace's key window is {latest_ms - now_ms} ms; give an earlier end",
                 field="key_until_ms",
             )
         return KeyEnded(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from foqs.core.items.item import GIVEN_UP_MS, TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State, TopicName
@@ -61,6 +61,12 @@ class RetryPolicy:
     key_window_ms: int
     incarnation: bytes = b""
     """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
+    topic_key_windows_ms: Mapping[str, int] = field(default_factory=dict)
+    """The key windows of topics that have one of their own."""
+
+    def key_window_ms_of(self, topic: str) -> int:
+        """Return for how long the key of a new item of a topic is remembered."""
+        return self.topic_key_windows_ms.get(topic, self.key_window_ms)
 
 
 @dataclass(slots=True)

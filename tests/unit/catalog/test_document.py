@@ -40,7 +40,8 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in SETTING_RANGES.items()})
 SECONDS = st.integers(0, TIME_S_MAX)
 TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
-QUEUES = st.dictionaries(NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS), max_size=2)
+KEY_WINDOWS = st.none() | st.integers(*SETTING_RANGES["key_window_ms"])
+QUEUES = st.dictionaries(NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS), max_size=2)
 NAMESPACES = st.builds(
     NamespaceRecord,
     st.none() | NAMES,
@@ -147,6 +148,7 @@ def slots(held: Any) -> str:
         (form(paused=["a", "b\0"]), "namespaces.a.paused[1]", "NUL"),
         (form(paused=["x" * 256]), "namespaces.a.paused[0]", "256 bytes"),
         (form(incarnation=-1), "namespaces.a.incarnation", "greater than or equal to 0"),
+        (form(queues={"q": {"key_window_ms": 1}}), "namespaces.a.queues.q.key_window_ms", "equal to 120000, not 1"),
         (form(deleting=[0, -1]), "namespaces.a.deleting[1]", "greater than or equal to 0"),
         (slots({"0": "0-7"}), "slots.t.0", "list"),
         (slots({"0": ["0", 7]}), "slots.t.0[1]", "4-10/2"),

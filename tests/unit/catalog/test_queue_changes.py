@@ -8,7 +8,9 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import Document, QueueEntry, parse, render
+from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.queue_changes import change_queue
+from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import LimitExceeded, NamespaceNotFound, Unavailable
 
 ENTRY = QueueEntry({"DelaySeconds": "5"}, {"team": "mail"}, 1, 2)
@@ -56,3 +58,18 @@ def test_a_document_without_queues_is_read_as_before() -> None:
     text = render(document())
     assert "queues" not in text
     assert parse(text) == document()
+
+
+def test_keys_of_a_queue_with_a_window_of_its_own_are_remembered_for_it_while_the_queue_exists() -> None:
+    namespaces = Namespaces(NamespaceOptions(key_window_ms=600_000))
+    own = replace(ENTRY, key_window_ms=300_000)
+
+    def windows_after(changed: Document) -> list[int]:
+        namespaces.apply(changed)
+        return [namespaces.retry_policies["default"].key_window_ms_of(topic) for topic in ("mail", "other")]
+
+    with_own = change_queue(with_queue(), "default", "mail", lambda _: own, 2)
+    assert windows_after(with_own) == [300_000, 600_000]
+    assert parse(render(with_own)) == with_own
+    assert windows_after(changes.update(with_own, "default", None, {"key_window_ms": 900_000})) == [300_000, 900_000]
+    assert windows_after(change_queue(with_own, "default", "mail", lambda _: None, 2)) == [600_000, 600_000]

@@ -112,6 +112,22 @@ def test_message_with_a_deduplication_id_that_was_used_is_accepted_and_not_store
     play(story)
 
 
+def test_deduplication_id_is_free_again_after_five_minutes() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await send(sqs, "body")
+        await world.pass_s(299)
+        assert (await send(sqs, "body"))["MessageId"] == first["MessageId"]
+        await world.pass_s(2)
+        second = await send(sqs, "body")
+        assert second["MessageId"] != first["MessageId"]
+        assert second["SequenceNumber"] > first["SequenceNumber"]
+        (message,) = await sqs.receive("q.fifo")
+        await delete(sqs, message)
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["body"]
+
+    play(story)
+
+
 def test_queue_that_is_created_again_knows_no_duplicates_of_the_former_one() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await send(sqs, "body")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,9 +43,16 @@ from tests.support.plain_intake import Caller, whole
 NOW = 1_000_000
 TOKEN = 42
 KEY_WINDOW_MS = 700
+TOPIC_KEY_WINDOW_MS = 300
 POLICIES = {
-    name: RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=KEY_WINDOW_MS)
-    for name in "nm"
+    "n": RetryPolicy(100, 1_000, dead_retention_ms=5_000, key_window_ms=KEY_WINDOW_MS),
+    "m": RetryPolicy(
+        100,
+        1_000,
+        dead_retention_ms=5_000,
+        key_window_ms=KEY_WINDOW_MS,
+        topic_key_windows_ms={"t": TOPIC_KEY_WINDOW_MS},
+    ),
 }
 CONTEXT = FlushContext(NOW, NOW, TOKEN, POLICIES)
 IDS = range(1, 21)
@@ -492,6 +500,28 @@ def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> N
     }
     assert [results for _, results in plan.results] == [[None, None], [None]]
     assert [row.id for row in plan.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_keys_of_a_topic_with_a_window_of_its_own_are_remembered_for_that(is_whole: bool, is_read: bool) -> None:
+    items = [make_keyed_item(b"own", namespace="m", topic="t"), make_keyed_item(b"other", namespace="m", topic="u")]
+    operation = Inserts("m", items, FIRST_NEW, 0, None, has_idempotency_keys=True, is_whole=is_whole)
+    ended = {("m", b"own"): IdempotencyKey("m", b"own", 7, b"one", NOW)} if is_read else {}
+    plan = plan_flush(batch_of(operation), chain_finders({}), CONTEXT, timers(), ended)
+    records = {**plan.keys.added.get("m", {}), **plan.keys.replaced.get("m", {})}
+    untils = {key: record.until_ms - NOW for key, record in records.items()}
+    assert untils == {b"own": TOPIC_KEY_WINDOW_MS, b"other": KEY_WINDOW_MS}
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_key_with_an_end_is_remembered_until_then_also_in_a_topic_with_a_shorter_window(is_whole: bool) -> None:
+    ends = {b"early": TOPIC_KEY_WINDOW_MS - 1, b"late": KEY_WINDOW_MS}
+    items = [make_keyed_item(key, key_until_ms=NOW + end, namespace="m", topic="t") for key, end in ends.items()]
+    operation = Inserts("m", items, FIRST_NEW, 0, None, has_idempotency_keys=True, is_whole=is_whole)
+    plan = plan_flush(batch_of(operation), chain_finders({}), CONTEXT, timers(), {})
+    untils = {key: record.until_ms - NOW for key, record in plan.keys.added["m"].items()}
+    assert untils == {b"early": TOPIC_KEY_WINDOW_MS, b"late": KEY_WINDOW_MS}
 
 
 def test_the_first_of_equal_keys_in_a_flush_wins_and_the_others_get_its_number() -> None:
