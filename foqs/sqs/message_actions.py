@@ -27,6 +27,7 @@ from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_mess
 from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names, check_text
 from foqs.sqs.queue_actions import requested_queue
 from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.receive_attempts import AttemptName, ReceiveAttempt, ReceiveAttempts
 from foqs.sqs.redrive_policy import redrive_in_force
 from foqs_contract.errors import (
     FoqsError,
@@ -92,6 +93,7 @@ class MessageActions:
         timeout_s: the time limit of each internal call; a receive adds its wait.
         now_s: seconds since 1970-01-01 UTC.
         waiting: the places of receives that wait. Each of them occupies a connection.
+        time_s: a steady clock, in seconds.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class MessageActions:
         timeout_s: float,
         now_s: Callable[[], float],
         waiting: WaitingCalls,
+        time_s: Callable[[], float],
     ) -> None:
         self._directory = directory
         self._calls = calls
@@ -109,6 +112,7 @@ class MessageActions:
         self._waiting = waiting
         self._next_outage_log_s = 0.0
         self._dead_letters = DeadLetters(calls, timeout_s, now_s)
+        self._attempts = ReceiveAttempts(time_s)
 
     # ------------------------------------------------------------------------ send
 
@@ -193,22 +197,64 @@ class MessageActions:
             wait_s = queue_attributes.number(entry.attributes, "ReceiveMessageWaitTimeSeconds")
         if visibility_s is None:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
-        if queue.is_fifo:
-            attempt = parameters.text("ReceiveRequestAttemptId")
-            if attempt is not None:
-                check_text(attempt, "ReceiveRequestAttemptId", fifo.IDENTIFIER_CHARS_MAX)
-            self._directory.check_order(queue)
-        with self._place(request, queue, wait_s):
-            deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
+        self._directory.check_order(queue)
+        attempt = self._attempt(request, queue, entry)
+        repeated = None if attempt is None else await self._repeat(request, queue, attempt, visibility_s)
+        deliveries: Sequence[Any]
+        if repeated is None:
+            with self._place(request, queue, wait_s):
+                deliveries = await self._receive(request, queue, entry, count or 1, wait_s, visibility_s)
+            received_s = self._now_s()
+        else:
+            deliveries, received_s = repeated.deliveries, repeated.received_s
         request.reserve_reply(sum(len(delivery.payload or b"") for delivery in deliveries))
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
+        elif attempt is not None and repeated is None:
+            leases = [(raw_id(delivery.id).decode(), delivery.token) for delivery in deliveries]
+            self._attempts.remember(attempt, deliveries, leases, received_s)
         messages = []
         for delivery in deliveries:
-            messages.append(self._received(request, queue, delivery, system_names, attribute_names))
+            messages.append(self._received(request, queue, delivery, received_s, system_names, attribute_names))
             if len(delivery.payload or b"") > _LARGE_BYTES:
                 await asyncio.sleep(0)  # other requests have their turn
         return {"Messages": messages} if messages else {}
+
+    def _attempt(self, request: ActionRequest, queue: QueueName, entry: QueueEntry) -> AttemptName | None:
+        """Return the name of the attempt that a receive makes; None if it names none. Raises `SqsError`."""
+        attempt_id = request.parameters.text("ReceiveRequestAttemptId")
+        if attempt_id is None or not queue.is_fifo:
+            return None
+        check_text(attempt_id, "ReceiveRequestAttemptId", fifo.IDENTIFIER_CHARS_MAX)
+        principal = None if request.principal is None else request.principal.name
+        return AttemptName(queue.account, queue.name, entry.created_at_s, principal, attempt_id)
+
+    async def _repeat(
+        self, request: ActionRequest, queue: QueueName, name: AttemptName, visibility_s: int
+    ) -> ReceiveAttempt | None:
+        """Return what the attempt got before, with the visibility timeout begun again; None if it has to receive other messages.
+
+        The messages stay invisible if the reply is not sent, as after a lost reply: another one may have been received.
+
+        Raises:
+            SqsError: it is not known now whether they are still in flight.
+        """
+        attempt = self._attempts.find(name)
+        if attempt is None:
+            return None
+        if visibility_s:
+            extensions = [
+                ttypes.Extension(id=raw_id(each.id), token=each.token, lease_ms=visibility_s * 1_000)
+                for each in attempt.deliveries
+            ]
+            errors = [each for each in await self._settle_entries(request, queue, "extendLease", extensions) if each]
+            if not errors:
+                return attempt
+            for error in errors:
+                if not isinstance(error, StaleLease | NotFound):
+                    raise from_foqs_error(error)
+        self._attempts.forget(name)
+        return None
 
     @contextmanager
     def _place(self, request: ActionRequest, queue: QueueName, wait_s: int) -> Iterator[None]:
@@ -327,6 +373,7 @@ class MessageActions:
         request: ActionRequest,
         queue: QueueName,
         delivery: Any,
+        received_s: float,
         system_names: Sequence[str],
         attribute_names: Sequence[str],
     ) -> Mapping[str, Any]:
@@ -339,7 +386,7 @@ class MessageActions:
             "MD5OfBody": md5_of(message.body.encode()),
             "Body": message.body,
         }
-        system = self._system_attributes(message, delivery)
+        system = _system_attributes(message, delivery, int(received_s * 1_000))
         if queue.is_fifo:
             system["SequenceNumber"] = fifo.sequence_number(item_id)
         if dead_letter is not None:
@@ -355,20 +402,6 @@ class MessageActions:
             reply["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
             reply["MessageAttributes"] = {attribute.name: attribute.to_json() for attribute in attributes}
         return reply
-
-    def _system_attributes(self, message: envelope.Message, delivery: Any) -> dict[str, str]:
-        now_ms = int(self._now_s() * 1_000)
-        first_age_ms = delivery.first_delivery_age_ms or 0
-        found = {
-            "SenderId": message.sender,
-            "SentTimestamp": str(now_ms - (delivery.age_ms or 0)),
-            "ApproximateReceiveCount": str(delivery.attempt),
-            "ApproximateFirstReceiveTimestamp": str(now_ms - first_age_ms),
-            "MessageDeduplicationId": message.deduplication_id,
-            "MessageGroupId": message.group,
-            TRACE_HEADER: (message.trace or x_ray_trace(delivery.trace_context or b"")).decode(errors="replace"),
-        }
-        return {name: value for name, value in found.items() if value}
 
     # ---------------------------------------------------- delete, change visibility
 
@@ -418,6 +451,8 @@ class MessageActions:
         self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
     ) -> list[FoqsError | None]:
         """Make these settlements, all of one method, and return the error of each. An item may occur in several of them."""
+        for settlement in settlements:
+            self._attempts.on_settled((settlement.receipt.item_id, settlement.receipt.token))
         errors: list[FoqsError | None] = [None] * len(settlements)
         places = list(range(len(settlements)))
         while places:
@@ -473,6 +508,19 @@ def _sent(result: Any, message: OutgoingMessage, *, is_fifo: bool) -> _Sent | Sq
     if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
         return too_long_for_namespace(error.message)
     return from_foqs_error(error)
+
+
+def _system_attributes(message: envelope.Message, delivery: Any, received_ms: int) -> dict[str, str]:
+    found = {
+        "SenderId": message.sender,
+        "SentTimestamp": str(received_ms - (delivery.age_ms or 0)),
+        "ApproximateReceiveCount": str(delivery.attempt),
+        "ApproximateFirstReceiveTimestamp": str(received_ms - (delivery.first_delivery_age_ms or 0)),
+        "MessageDeduplicationId": message.deduplication_id,
+        "MessageGroupId": message.group,
+        TRACE_HEADER: (message.trace or x_ray_trace(delivery.trace_context or b"")).decode(errors="replace"),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _check_batch_size(entries: Sequence[Parameters]) -> None:

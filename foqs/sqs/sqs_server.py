@@ -83,7 +83,7 @@ class SqsServer:
         tasks = MoveTasks(directory, jobs, calls, timeout_s, loop.time)
         queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
         waiting = WaitingCalls(receive_places(limits), 0)
-        messages = MessageActions(directory, calls, timeout_s, now_s, waiting)
+        messages = MessageActions(directory, calls, timeout_s, now_s, waiting, loop.time)
         sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, audit)
         self._listener = SqsConnections(sqs_service, limits, metrics.call, clock.stopwatch_s)
         self._make_connection = self._listener.connection

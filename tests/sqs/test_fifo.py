@@ -1,4 +1,4 @@
-"""FIFO queues through boto3: order, and dead letters that come back."""
+"""FIFO queues through boto3: order, receives that are repeated, and dead letters that come back."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ def test_groups_of_a_batch_are_delivered_one_by_one_in_order(sqs: Any) -> None:
         assert receive(sqs, queue) == [], "both groups are locked"
         delete(sqs, queue, messages)
     assert receive(sqs, queue) == []
+
+
+def test_a_receive_that_is_repeated_gets_the_same_messages_until_one_is_deleted(sqs: Any) -> None:
+    queue = create(sqs, "attempts.fifo")
+    for group in ("ada", "bob"):
+        for step in ("1", "2"):
+            sqs.send_message(QueueUrl=queue, MessageBody=f"{group} {step}", MessageGroupId=group)
+    first = receive(sqs, queue, ReceiveRequestAttemptId="attempt", WaitTimeSeconds=10)
+    assert bodies(first) == ["ada 1", "bob 1"]
+    assert receive(sqs, queue, ReceiveRequestAttemptId="attempt") == first
+    assert receive(sqs, queue, ReceiveRequestAttemptId="another") == [], "the groups are locked"
+    delete(sqs, queue, first[:1])
+    (other,) = receive(sqs, queue, ReceiveRequestAttemptId="attempt", WaitTimeSeconds=10)
+    assert other["Body"] == f"{first[0]['Body'][:3]} 2", "the other group is still locked"
 
 
 def test_a_dead_letter_unlocks_its_group_and_moves_back_into_it(sqs: Any) -> None:

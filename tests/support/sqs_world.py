@@ -62,7 +62,8 @@ class SqsWorld:
         self.on_catalog_changed = directory._on_catalog_changed
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
-        messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, WaitingCalls(RECEIVES_WAITING_MAX, 0))
+        waiting = WaitingCalls(RECEIVES_WAITING_MAX, 0)
+        messages = MessageActions(directory, calls, _TIMEOUT_S, now_s, waiting, world.loop.time)
         self._actions = actions(queues, messages, tasks)
         self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue.bulk, _TIMEOUT_S)
 

@@ -1,0 +1,116 @@
+"""What receives with a ReceiveRequestAttemptId got, so that a receive that is repeated gets the same messages.
+
+A client repeats a receive whose reply it has lost. Always true: an attempt is forgotten `KEPT_S` after its receive, and as soon as
+a message of it was settled here; there are at most `attempts_max`, and their messages have at most `bytes_max`; the oldest
+are forgotten first. Whether the leases still last, only the shards know. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from foqs.queue.port import ITEM_OVERHEAD_BYTES
+
+KEPT_S: Final = 300.0
+ATTEMPTS_MAX: Final = 10_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+
+LeaseName: TypeAlias = tuple[str, int]
+"""The id of an item, and the token of its lease."""
+
+
+class AttemptName(NamedTuple):
+    """What two receives have in common if one repeats the other: the queue, the principal and ReceiveRequestAttemptId.
+
+    `created_at_s`: of the queue; a queue that was created again is another one.
+    """
+
+    account: str
+    queue: str
+    created_at_s: int
+    principal: str | None
+    attempt_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class ReceiveAttempt:
+    """The messages that a receive got.
+
+    Attributes:
+        leases: those of the deliveries.
+        received_s: the time of the receive, in seconds since 1970-01-01 UTC. The ages of the deliveries count from it.
+        bytes: of the payloads, and what each message occupies without it.
+        ends_at_s: when it is forgotten, by the steady clock.
+    """
+
+    deliveries: Sequence[Any]
+    leases: Sequence[LeaseName]
+    received_s: float
+    bytes: int
+    ends_at_s: float
+
+
+class ReceiveAttempts:
+    """The attempts that one host remembers.
+
+    Args:
+        time_s: a steady clock, in seconds.
+    """
+
+    def __init__(
+        self, time_s: Callable[[], float], attempts_max: int = ATTEMPTS_MAX, bytes_max: int = BYTES_MAX
+    ) -> None:
+        self._time_s = time_s
+        self._attempts_max = attempts_max
+        self._bytes_max = bytes_max
+        self._attempts: dict[AttemptName, ReceiveAttempt] = {}
+        """The oldest first."""
+        self._name_by_lease: dict[LeaseName, AttemptName] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def find(self, name: AttemptName) -> ReceiveAttempt | None:
+        """Return what an attempt got; None if that is not known, or was settled."""
+        self._forget_ended()
+        return self._attempts.get(name)
+
+    def remember(
+        self, name: AttemptName, deliveries: Sequence[Any], leases: Sequence[LeaseName], received_s: float
+    ) -> None:
+        """Remember what an attempt got, in place of what it got before. Without messages there is nothing to repeat."""
+        self.forget(name)
+        self._forget_ended()
+        size = sum(len(delivery.payload or b"") + ITEM_OVERHEAD_BYTES for delivery in deliveries)
+        if not deliveries or size > self._bytes_max:
+            return
+        self._attempts[name] = ReceiveAttempt(deliveries, leases, received_s, size, self._time_s() + KEPT_S)
+        self._name_by_lease.update(dict.fromkeys(leases, name))
+        self._bytes += size
+        while len(self._attempts) > self._attempts_max or self._bytes > self._bytes_max:
+            self.forget(next(iter(self._attempts)))
+
+    def forget(self, name: AttemptName) -> None:
+        """Forget an attempt: its next receive gets other messages."""
+        attempt = self._attempts.pop(name, None)
+        if attempt is not None:
+            self._bytes -= attempt.bytes
+            for lease in attempt.leases:
+                del self._name_by_lease[lease]
+
+    def on_settled(self, lease: LeaseName) -> None:
+        """Forget the attempt that got this lease: its message is being deleted, or its visibility changed."""
+        name = self._name_by_lease.get(lease)
+        if name is not None:
+            self.forget(name)
+
+    def _forget_ended(self) -> None:
+        now_s = self._time_s()
+        while self._attempts:
+            name = next(iter(self._attempts))
+            if self._attempts[name].ends_at_s > now_s:
+                return
+            self.forget(name)

@@ -1,0 +1,261 @@
+"""Receives from FIFO queues that are repeated with their ReceiveRequestAttemptId."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foqs.queue.port import ITEM_OVERHEAD_BYTES
+from foqs.sqs.errors import SqsError
+from foqs.sqs.receive_attempts import KEPT_S, AttemptName, ReceiveAttempts
+from tests.support.builders import catalog, engine_settings
+from tests.support.engines import World, run_in_world
+from tests.support.sqs_world import SqsWorld
+
+Story = Callable[[World, SqsWorld], Awaitable[None]]
+
+
+def play(story: Story) -> None:
+    """Play a story on a host with the FIFO queue `q.fifo`, in which two groups have two messages each."""
+
+    async def main(world: World) -> None:
+        world.catalog = catalog()
+        sqs = SqsWorld(world, await world.counted_engine(engine_settings(1, 2)))
+        await sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+        for body in ("1", "2"):
+            for group in ("ada", "bob"):
+                await sqs.call("SendMessage", QueueUrl="q.fifo", MessageBody=f"{group} {body}", MessageGroupId=group)
+        await story(world, sqs)
+
+    run_in_world(main)
+
+
+async def receive(sqs: SqsWorld, attempt: str = "one", **parameters: Any) -> list[Any]:
+    return await sqs.receive("q.fifo", ReceiveRequestAttemptId=attempt, **parameters)
+
+
+async def delete(sqs: SqsWorld, message: Any) -> None:
+    await sqs.call("DeleteMessage", QueueUrl="q.fifo", ReceiptHandle=message["ReceiptHandle"])
+
+
+def bodies(messages: Sequence[Any]) -> list[str]:
+    return sorted(message["Body"] for message in messages)
+
+
+def test_repeated_receive_gets_the_same_reply_and_begins_the_visibility_timeout_again() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs)
+        assert bodies(first) == ["ada 1", "bob 1"]
+        await world.pass_s(20)
+        assert await receive(sqs, MaxNumberOfMessages=1) == first
+        await world.pass_s(20)
+        assert await receive(sqs, "two") == [], "the timeout of 30 s has begun again"
+        await world.pass_s(11)
+        (late, _) = await receive(sqs, "three")
+        assert late["Attributes"]["ApproximateReceiveCount"] == "2"
+
+    play(story)
+
+
+def test_receive_without_its_attempt_id_gets_nothing_of_a_locked_group() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await receive(sqs)
+        assert await sqs.receive("q.fifo") == []
+        assert await receive(sqs, "two") == []
+        assert bodies(await receive(sqs)) == ["ada 1", "bob 1"]
+
+    play(story)
+
+
+def test_attempt_of_which_a_message_was_deleted_is_a_new_receive() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs)
+        await delete(sqs, first[0])
+        again = await receive(sqs)
+        assert len(again) == 1
+        assert again[0]["Body"].endswith("2")
+        assert await receive(sqs) == again
+
+    play(story)
+
+
+def test_attempt_of_which_a_visibility_timeout_was_changed_is_a_new_receive() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs)
+        change = {"QueueUrl": "q.fifo", "ReceiptHandle": first[0]["ReceiptHandle"], "VisibilityTimeout": 0}
+        await sqs.call("ChangeMessageVisibility", **change)
+        (again,) = await receive(sqs)
+        assert again["Body"] == first[0]["Body"]
+        assert again["ReceiptHandle"] != first[0]["ReceiptHandle"]
+
+    play(story)
+
+
+def test_attempt_of_which_a_visibility_timeout_was_made_longer_does_not_make_it_shorter() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        (first, _) = await receive(sqs)
+        change = {"QueueUrl": "q.fifo", "ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 600}
+        await sqs.call("ChangeMessageVisibility", **change)
+        assert await receive(sqs) == [], "both groups are locked"
+        await world.pass_s(40)
+        (other,) = await receive(sqs)
+        assert other["Body"] != first["Body"]
+
+    play(story)
+
+
+def test_attempt_whose_visibility_timeout_has_ended_is_a_new_receive() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs, VisibilityTimeout=1)
+        await world.pass_s(1.5)
+        again = await receive(sqs)
+        assert bodies(again) == bodies(first)
+        assert {message["Attributes"]["ApproximateReceiveCount"] for message in again} == {"2"}
+        await delete(sqs, first[0])  # its receipt was superseded
+        assert len(await receive(sqs)) == 2
+
+    play(story)
+
+
+def test_another_host_does_not_know_an_attempt_and_what_it_settles_ends_it() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        other = SqsWorld(world, world.newest)
+        first = await receive(sqs)
+        assert await receive(other) == []
+        await delete(other, first[0])
+        (again,) = await receive(sqs)
+        assert again["Body"].endswith("2")
+
+    play(story)
+
+
+def test_attempt_whose_reply_was_not_sent_receives_the_messages_again_as_if_it_had_not_been() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs)
+        sqs.requests[-1].give_back()
+        await world.pass_s(0.1)
+        again = await receive(sqs)
+        assert bodies(again) == bodies(first)
+        handles = {message["ReceiptHandle"] for message in first}
+        assert handles.isdisjoint(message["ReceiptHandle"] for message in again)
+        assert {message["Attributes"]["ApproximateReceiveCount"] for message in again} == {"1"}
+
+    play(story)
+
+
+def test_attempt_is_kept_while_the_database_does_not_answer() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs, VisibilityTimeout=600)
+        world.stall()
+        with pytest.raises(SqsError):
+            await receive(sqs, VisibilityTimeout=600)
+        world.resume()
+        await world.pass_s(5)
+        assert await receive(sqs, VisibilityTimeout=600) == first
+
+    play(story)
+
+
+def test_receive_with_a_visibility_timeout_of_0_cannot_be_repeated() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        first = await receive(sqs, VisibilityTimeout=0)
+        again = await receive(sqs, VisibilityTimeout=0)
+        assert bodies(again) == bodies(first)
+        assert {message["Attributes"]["ApproximateReceiveCount"] for message in again} == {"2"}
+
+    play(story)
+
+
+def test_attempt_id_that_is_too_long_is_refused() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        with pytest.raises(SqsError, match="ReceiveRequestAttemptId is invalid"):
+            await receive(sqs, "x" * 129)
+        assert len(await receive(sqs, "x" * 128)) == 2
+
+    play(story)
+
+
+# ----------------------------------------------------------------------- bounds
+
+
+def name(text: str, queue: str = "q.fifo") -> AttemptName:
+    return AttemptName("1", queue, 0, None, text)
+
+
+class Known:
+    """Attempts with a clock of their own, each with one message."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.now_s = 0.0
+        self.attempts = ReceiveAttempts(lambda: self.now_s, **bounds)
+
+    def add(self, text: str, payload_bytes: int = 1, token: int = 7) -> None:
+        self.attempts.remember(name(text), [SimpleNamespace(payload=bytes(payload_bytes))], [(text, token)], 0.0)
+
+    def texts(self, *texts: str) -> list[str]:
+        return [text for text in texts if self.attempts.find(name(text)) is not None]
+
+
+def test_oldest_attempts_are_forgotten_first() -> None:
+    known = Known(attempts_max=2)
+    for text in "abc":
+        known.add(text)
+    assert known.texts(*"abc") == ["b", "c"]
+    known.add("b")
+    known.add("d")
+    assert known.texts(*"abcd") == ["b", "d"]
+
+
+def test_messages_of_attempts_have_a_limit() -> None:
+    known = Known(bytes_max=10 + 2 * ITEM_OVERHEAD_BYTES)
+    known.add("a", 6)
+    known.add("b", 4)
+    assert known.texts("a", "b") == ["a", "b"]
+    known.add("c", 5)
+    assert known.texts(*"abc") == ["b", "c"]
+    known.add("d", 11 + ITEM_OVERHEAD_BYTES)
+    assert known.texts(*"bcd") == ["b", "c"]
+    for text in "bc":
+        known.attempts.on_settled((text, 7))
+    known.add("e", 10 + ITEM_OVERHEAD_BYTES)
+    assert known.texts("e") == ["e"]
+    for text in ("empty", "empty too"):
+        known.add(text, 0)
+    assert known.texts("e", "empty", "empty too") == ["empty", "empty too"], (
+        "a message without a payload occupies memory"
+    )
+
+
+def test_attempt_is_forgotten_after_five_minutes() -> None:
+    known = Known()
+    known.add("a")
+    known.now_s = KEPT_S - 1
+    assert known.texts("a") == ["a"]
+    known.now_s = KEPT_S
+    assert known.texts("a") == []
+    assert len(known.attempts) == 0
+
+
+def test_attempt_is_forgotten_by_its_own_leases_only() -> None:
+    known = Known()
+    known.add("a")
+    known.attempts.on_settled(("a", 6))
+    assert known.texts("a") == ["a"]
+    known.add("a", token=8)
+    known.attempts.on_settled(("a", 7))
+    assert known.texts("a") == ["a"]
+    known.attempts.on_settled(("a", 8))
+    assert known.texts("a") == []
+
+
+def test_queue_that_was_created_again_and_another_principal_know_no_attempt() -> None:
+    known = Known()
+    known.add("a")
+    same = name("a")
+    for other in (same._replace(created_at_s=1), same._replace(principal="eve"), name("a", "r.fifo")):
+        assert known.attempts.find(other) is None
+    assert known.attempts.find(same) is not None
