@@ -1,7 +1,8 @@
 """Key slots: the parts of the space of idempotency keys that are assigned to shards.
 
 Holds `key_slot_of` and `group_slot_of`, the key of a restored item without one, and the keys of items with a group. Always true: a
-key or a group never changes its slot, and clients and hosts agree on it. Pure.
+key or a group never changes its slot, and clients and hosts agree on it; of topics whose keys are unique among all groups
+only hosts know. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GROUP_PREFIX_BYTES: Final = len(GROUP_TAG) + _GROUP_SLOT_BYTES + _GROUP_DIGEST_B
 def key_slot_of(key: bytes) -> int:
     """Return the slot of a key.
 
-    It is the one that the key names as `~` and three hex digits; for a key behind a `group_prefix` that of the group;
+    It is the one that the key names as `~` and three hex digits; for a key behind a `group_prefix` or a `topic_prefix` that of it;
     else one from the checksum of the key.
     """
     slot = _SLOT_BY_PREFIX.get(key[:_PREFIX_BYTES])
@@ -49,6 +50,15 @@ def group_prefix(namespace: bytes, group: bytes) -> bytes:
     """Return what stands before the keys of a group's items, so that they are unique within the group, in its slot."""
     slot = group_slot_of(namespace, group).to_bytes(_GROUP_SLOT_BYTES)
     return GROUP_TAG + slot + blake2b(group, digest_size=_GROUP_DIGEST_BYTES).digest()
+
+
+def topic_prefix(namespace: bytes, topic: bytes) -> bytes:
+    """Return what stands before the keys of a topic whose keys are unique among its groups, as long as a `group_prefix`.
+
+    All such topics of a namespace are in one slot, so that an item which moves between them stays with its group.
+    """
+    slot = group_slot_of(namespace, b"").to_bytes(_GROUP_SLOT_BYTES)  # no group is empty
+    return GROUP_TAG + slot + blake2b(b"\0" + topic, digest_size=_GROUP_DIGEST_BYTES).digest()
 
 
 def without_group_prefix(key: bytes) -> bytes:

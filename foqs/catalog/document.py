@@ -63,6 +63,8 @@ class QueueEntry:
     changed_at_s: int = 0
     key_window_ms: int | None = None
     """For how long the idempotency keys of new items of its topic are remembered; None: as the namespace says."""
+    keys_in_topic: bool = False
+    """Whether keys are unique among all groups of its topic, which then are in one shard. It never changes."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
@@ -258,6 +260,8 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["tags"] = dict(sorted(queue.tags.items()))
     if queue.key_window_ms is not None:
         fields["key_window_ms"] = queue.key_window_ms
+    if queue.keys_in_topic:
+        fields["keys_in_topic"] = True
     fields.update(queue.unknown)
     return fields
 
@@ -331,6 +335,7 @@ class _QueueForm(Form):
     created_at_s: _Seconds = 0
     changed_at_s: _Seconds = 0
     key_window_ms: Annotated[int, Field(ge=_KEY_WINDOW_MS[0], le=_KEY_WINDOW_MS[1])] | None = None
+    keys_in_topic: bool = False
 
 
 class _PolicyForm(Form):

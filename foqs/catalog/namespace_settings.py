@@ -14,12 +14,14 @@ from foqs_contract.errors import InvalidArgument
 
 
 class NamespaceSettings(NamespaceOptions):
-    """The settings that apply to a namespace: its own, the host's defaults for the others, and its incarnation."""
+    """The settings that apply to a namespace: its own, the host's defaults for the others, its incarnation, and what its queues say."""
 
     incarnation: bytes = b""
     """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
     incarnation_number: int = 0
     """The incarnation as callers know it; see `Document.incarnation_number`."""
+    topics_of_shared_keys: frozenset[str] = frozenset()
+    """The topics whose idempotency keys are unique among all their groups."""
 
     @property
     def is_limited(self) -> bool:

@@ -92,6 +92,11 @@ class Namespaces:
             raise self._missing_error(name)
         return settings
 
+    def shares_keys(self, name: str, topic: str) -> bool:
+        """Return whether the idempotency keys of a topic are unique among all its groups."""
+        settings = self._settings.get(name)
+        return settings is not None and topic in settings.topics_of_shared_keys
+
     def is_current(self, name: str, settings: NamespaceSettings) -> bool:
         """Return whether the namespace still has these settings, and was not deleted meanwhile."""
         return self._settings.get(name) is settings
@@ -188,11 +193,12 @@ class Namespaces:
     def _resolve(self, name: str) -> NamespaceSettings:
         """Return the settings of a namespace of the document, with the host's defaults for those that it lacks."""
         own = self.document.namespaces[name]
-        incarnation = {
+        others = {
             "incarnation": incarnation_prefix(own.incarnation),
             "incarnation_number": self.document.incarnation_number(name),
+            "topics_of_shared_keys": frozenset(topic for topic, queue in own.queues.items() if queue.keys_in_topic),
         }
-        return self.default_settings.model_copy(update={**own.settings, **incarnation})
+        return self.default_settings.model_copy(update={**own.settings, **others})
 
     def close(self, name: str) -> None:
         """Refuse calls of a namespace until `reopen`."""

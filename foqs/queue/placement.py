@@ -45,7 +45,7 @@ from foqs_contract.errors import (
     TemporaryRefusal,
     Unavailable,
 )
-from foqs_contract.key_slots import KEY_SLOT_COUNT, group_prefix, key_slot_of, key_slots_of
+from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
 
@@ -152,7 +152,7 @@ class Placement:
                 slot_keys[i] = item.idempotency_key
                 kinds.append(self._key_bindings if group is None else self._group_bindings)
             elif group is not None:
-                slot_keys[i] = group_prefix(item.namespace.encode(), group)
+                slot_keys[i] = self._slots.prefix_of(item.namespace, item.topic, group)
                 kinds.append(self._keyless_group_bindings)
         found: list[Bindings] = [UNBOUND] * len(items)
         shards = self.shards_for_idempotency_keys([*slot_keys.values()])

@@ -57,7 +57,7 @@ from foqs.rpc.request_bytes import UsualItems, UsualLeases
 from foqs.rpc.topic_policies import fairness_number
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import Foqs, ttypes
-from foqs_contract.key_slots import group_prefix
+from foqs_contract.key_slots import group_prefix, topic_prefix
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -220,7 +220,7 @@ def _parse_new_item(
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
     if group is not None:
-        key = group_prefix(namespace.encode(), group) + validation.check_key_in_group(key)
+        key = key_prefix(namespace, topic, group, settings) + validation.check_key_in_group(key)
     assert raw.topic is not None
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
@@ -229,6 +229,13 @@ def _parse_new_item(
     return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(
         *values, key, digest, trace_context, group, key_until_ms
     )
+
+
+def key_prefix(namespace: str, topic: str, group: bytes, settings: NamespaceSettings) -> bytes:
+    """Return what stands before the key of an item with a group: the key is unique in its group, or in its topic."""
+    if topic in settings.topics_of_shared_keys:
+        return topic_prefix(namespace.encode(), topic.encode())
+    return group_prefix(namespace.encode(), group)
 
 
 def parse_policy(value: int) -> DeliveryPolicy:

@@ -17,7 +17,7 @@ from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
-from foqs_contract.key_slots import group_prefix, restore_key
+from foqs_contract.key_slots import restore_key
 
 RESTORE_KEY_BYTES_MAX: Final = 200
 RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
@@ -62,7 +62,9 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
         payload,
         metadata,
-        key if group is None else group_prefix(namespace.encode(), group) + validation.check_key_in_group(key),
+        key
+        if group is None
+        else codec.key_prefix(namespace, topic, group, settings) + validation.check_key_in_group(key),
         # What an enqueue with the same topic, priority, payload and metadata has.
         item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),

@@ -1,8 +1,8 @@
 """The messages of FIFO queues: their groups, their deduplication ids, and what follows from these.
 
 A FIFO queue is a topic whose policy allows one delivered item of a group at once. Always true: messages with the same
-deduplication id and group have the same idempotency key, as long as the queue is the same; another queue of this name, which
-was created later, has other keys. Pure.
+deduplication id have the same idempotency key, as long as the queue is the same; another queue of this name, which was
+created later, has other keys. Whether a key is unique in the queue or in a group, the catalog says. Pure.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_no_delay(parameters: Parameters) -> None:
 
 
 def key_of(queue: QueueName, entry: QueueEntry, deduplication_id: str) -> bytes:
-    """Return the idempotency key of a message, which is unique in its group."""
+    """Return the idempotency key of a message, which is unique in the queue or in its group."""
     named = f"{queue.name}|{entry.created_at_s}|{deduplication_id}"
     return b"sqs-fifo-" + hashlib.sha256(named.encode()).hexdigest().encode()
 

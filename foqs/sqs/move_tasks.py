@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
+from foqs.catalog.document import QueueEntry
 from foqs.core.items.item import State
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.bulk_change import BulkChange
@@ -95,7 +96,7 @@ class MoveTasks:
         rate = request.parameters.integer_in(
             "MaxNumberOfMessagesPerSecond", 1, RATE_MAX, f"Must be an integer between 1 and {RATE_MAX}."
         )
-        await self._check_exists(source, "SourceArn")
+        await self._find(source, "SourceArn")
         sources = sources_of(source.name, self._directory.queues(self._namespace_of(source)))
         if not sources:
             raise invalid_value("Source queue must be configured as a Dead Letter Queue.")
@@ -121,13 +122,13 @@ class MoveTasks:
         limit = request.parameters.integer_in(
             "MaxResults", 1, RESULTS_MAX, f"Value must be between 1 and {RESULTS_MAX}, if provided."
         )
-        await self._check_exists(source, "SourceArn")
+        await self._find(source, "SourceArn")
         jobs = await self._tasks_of(source)
         return {"Results": [_task(job, source, request.region) for job in jobs[: limit or 1]]}
 
     async def cancel(self, request: ActionRequest) -> Mapping[str, Any]:
         job_id, source = _parse_handle(request.parameters.required_text("TaskHandle"))
-        await self._check_exists(source, "SourceArn")
+        await self._find(source, "SourceArn")
         found = [job for job in await self._tasks_of(source) if job.id == job_id]
         if not found:
             raise SqsError("ResourceNotFoundException", "Task does not exist.")
@@ -167,20 +168,24 @@ class MoveTasks:
                     f"{len(sources)} queues use {source.name} for dead letters; name one of them, or another queue, as "
                     "DestinationArn."
                 )
-            return sources[0]
-        destination = _queue_of(text, "DestinationArn")
-        await self._check_exists(destination, "DestinationArn")
+            destination = QueueName(source.account, sources[0])
+            text = destination.arn(request.region)
+        else:
+            destination = _queue_of(text, "DestinationArn")
+        entry = await self._find(destination, "DestinationArn")
         if self._namespace_of(destination) != self._namespace_of(source):
             raise invalid_parameter(text, "DestinationArn", "It must be of the account of the source queue.")
         if destination.is_fifo != source.is_fifo:
             raise invalid_parameter(text, "DestinationArn", "It must be the same type of queue as the source queue.")
+        if entry.keys_in_topic != (await self._find(source, "SourceArn")).keys_in_topic:
+            raise invalid_parameter(text, "DestinationArn", "It must have the DeduplicationScope of the source queue.")
         if destination.name == source.name:
             raise invalid_parameter(text, "DestinationArn", "Source and destination must be different queues.")
         return destination.name
 
-    async def _check_exists(self, queue: QueueName, parameter: str) -> None:
+    async def _find(self, queue: QueueName, parameter: str) -> QueueEntry:
         try:
-            await self._directory.find(queue)
+            return await self._directory.find(queue)
         except SqsError:
             raise resource_not_found(parameter) from None
 

@@ -119,11 +119,15 @@ class QueueActions:
         raw_tags = parameters.text_map("tags") or parameters.text_map("Tags")
         tags = queue_attributes.check_tags(raw_tags, queue.name, {}) if raw_tags else {}
         now_s = int(self._now_s())
+        created = QueueEntry(attributes, tags, now_s, now_s)
+        if queue.is_fifo:
+            queue_attributes.check_fifo_change(attributes, attributes)
+            keys_in_topic = queue_attributes.removes_duplicates_in_queue(attributes)
+            created = replace(created, key_window_ms=fifo.KEY_WINDOW_MS, keys_in_topic=keys_in_topic)
 
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:
-                window_ms = fifo.KEY_WINDOW_MS if queue.is_fifo else None
-                return QueueEntry(attributes, tags, now_s, now_s, window_ms)
+                return created
             known = queue_attributes.with_defaults(before.attributes, is_fifo=queue.is_fifo)
             for name, value in attributes.items():
                 if known.get(name, "") != value:
@@ -133,7 +137,7 @@ class QueueActions:
                     )
             return before
 
-        await self._check_redrive_policy(queue, attributes)
+        await self._check_redrive_policy(queue, created, attributes)
         await self._change(request, queue, create)
         return {"QueueUrl": request.queue_url(queue)}
 
@@ -227,15 +231,20 @@ class QueueActions:
 
     async def set_queue_attributes(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)
-        await self._directory.find(queue)
+        present = await self._directory.find(queue)
         raw = request.parameters.text_map("Attributes")
         if raw is None:
             raise missing_parameter("Attributes")
         attributes = queue_attributes.check_attributes(raw, is_fifo=queue.is_fifo)
-        await self._check_redrive_policy(queue, attributes)
-        await self._update(
-            request, queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes))
-        )
+        await self._check_redrive_policy(queue, present, attributes)
+
+        def change(entry: QueueEntry) -> QueueEntry:
+            after = _merged(entry.attributes, attributes)
+            if queue.is_fifo:
+                queue_attributes.check_fifo_change(entry.attributes, after)
+            return replace(entry, attributes=after)
+
+        await self._update(request, queue, change)
         return {}
 
     async def _counts(self, request: ActionRequest, queue: QueueName) -> Mapping[str, str]:
@@ -254,8 +263,8 @@ class QueueActions:
         counts = (ready, deferred, leased)
         return {name: str(count) for name, count in zip(queue_attributes.COUNT_NAMES, counts, strict=True)}
 
-    async def _check_redrive_policy(self, queue: QueueName, attributes: Mapping[str, str]) -> None:
-        """Check that the target of a redrive policy exists, is another queue, and allows this one. Raises `SqsError`."""
+    async def _check_redrive_policy(self, queue: QueueName, own: QueueEntry, attributes: Mapping[str, str]) -> None:
+        """Check that the target of a redrive policy exists, is another queue of the type, and allows this one. Raises `SqsError`."""
         policy = attributes.get("RedrivePolicy")
         target = parse_arn(json.loads(policy)["deadLetterTargetArn"]) if policy else None
         if target is None:
@@ -273,6 +282,9 @@ class QueueActions:
             raise invalid_parameter(
                 policy, "RedrivePolicy", "Dead-letter target must be same type of queue as the source."
             )
+        if entry.keys_in_topic != own.keys_in_topic:
+            reason = "Dead-letter target must have the DeduplicationScope of the source."
+            raise invalid_parameter(policy, "RedrivePolicy", reason)
         if not allows(entry, queue.name):
             reason = f"The RedriveAllowPolicy of {target.name} does not allow this source queue."
             raise invalid_parameter(policy, "RedrivePolicy", reason)

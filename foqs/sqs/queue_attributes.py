@@ -66,7 +66,7 @@ def number(attributes: Mapping[str, str], name: str) -> int:
 _FIFO_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "FifoQueue": ("true",),
     "ContentBasedDeduplication": ("false", "true"),
-    "DeduplicationScope": ("messageGroup",),
+    "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
 """The values of each attribute of FIFO queues, the default first."""
@@ -118,13 +118,31 @@ def _with_one_encryption(checked: dict[str, str]) -> dict[str, str]:
     return {**checked, "SqsManagedSseEnabled": "false"}
 
 
-def _check_fifo_value(name: str, value: str) -> str:
-    if name == "DeduplicationScope" and value == "queue":
+def removes_duplicates_in_queue(attributes: Mapping[str, str]) -> bool:
+    """Return whether a FIFO queue removes duplicates among all its groups, and not in each of them."""
+    return with_defaults(attributes, is_fifo=True)["DeduplicationScope"] == "queue"
+
+
+def check_fifo_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check the attributes of a FIFO queue together. Raises `SqsError`.
+
+    Args:
+        before: those that it was created with, so that its scope is known.
+    """
+    if removes_duplicates_in_queue(before) != removes_duplicates_in_queue(after):
         raise SqsError(
             "InvalidAttributeValue",
-            "Invalid value for the parameter DeduplicationScope. This version removes duplicates in each message group; "
-            "use messageGroup.",
+            "Invalid value for the parameter DeduplicationScope. The scope decides in which shards the message groups are, so "
+            "it cannot change; create another queue.",
         )
+    if removes_duplicates_in_queue(after) and after.get("FifoThroughputLimit") == "perMessageGroupId":
+        raise SqsError(
+            "InvalidAttributeValue",
+            "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
+        )
+
+
+def _check_fifo_value(name: str, value: str) -> str:
     if value not in _FIFO_VALUES[name]:
         raise _invalid(name)
     return value

@@ -1,7 +1,7 @@
 """Redrive policies: how often a message is received before it is a dead letter, and the queue that it then goes to.
 
 Always true: a policy is in force only while its target is another queue of the same
-namespace that is of the same type and allows the source. A stored text that is not a policy is none. Pure.
+namespace that is of the same type and scope and allows the source. A stored text that is not a policy is none. Pure.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def redrive_in_force(namespace: str, name: str, queues: Mapping[str, QueueEntry]
     if entry is None or target is None or target.name == name or target.name not in queues:
         return None
     if target.is_fifo != QueueName(target.account, name).is_fifo:
+        return None
+    if queues[target.name].keys_in_topic != entry.keys_in_topic:
         return None
     receives_max = _parse(entry, "RedrivePolicy").get("maxReceiveCount")
     if not isinstance(receives_max, int) or not allows(queues[target.name], name):

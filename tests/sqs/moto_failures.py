@@ -18,18 +18,7 @@ OTHER_FAILURES: Final[dict[str, str]] = {
 }
 """Tests that name neither FIFO nor groups; at most ten."""
 
-_SCOPE: Final = "it expects that duplicates are removed among all groups of a queue; here they are in each group"
 FIFO_FAILURES: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "test_create_fifo_queue",
-            "test_fifo_queue_deduplication_with_id[msg1-msg1-1-1-1]",
-            "test_fifo_queue_deduplication_with_id[msg1-msg2-1-1-1]",
-            "test_fifo_queue_deduplication_withoutid[msg1-msg1-1]",
-            "test_fifo_queue_send_deduplicationid_same_as_sha256_of_old_message",
-        ),
-        _SCOPE,
-    ),
     "test_create_fifo_queue_with_dlq": "it creates a standard queue with FifoQueue = false, which SQS refuses as well",
     "test_receive_messages_with_message_group_id": "it expects two messages of a group in one receive; here it is one",
 }

@@ -128,3 +128,39 @@ def waiting(client: Any, queue: str) -> int:
     wanted = "ApproximateNumberOfMessages"
     found = client.get_queue_attributes(QueueUrl=queue, AttributeNames=[wanted])["Attributes"]
     return int(found[wanted])
+
+
+@pytest.mark.parametrize("scope", ["queue", "messageGroup"])
+def test_groups_of_a_fifo_queue_are_in_order_whichever_hosts_are_asked(clients: list[Any], scope: str) -> None:
+    first, second, _ = clients
+    name = f"{scope}.fifo"
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "DeduplicationScope": scope}
+    url = first.create_queue(QueueName=name, Attributes=fifo)["QueueUrl"]
+    until(lambda: all(name in str(client.list_queues().get("QueueUrls")) for client in clients), "all know the queue")
+    groups = [f"group-{number}" for number in range(12)]
+    sent = {}
+    for step in range(3):
+        for place, group in enumerate(groups):
+            message = {"MessageBody": f"{group} {step}", "MessageGroupId": group}
+            sender, repeater = clients[(place + step) % 3], clients[(place + step + 1) % 3]
+            sent[message["MessageBody"]] = sender.send_message(QueueUrl=name, **message)["MessageId"]
+            again = repeater.send_message(QueueUrl=name, **message)["MessageId"]
+            assert again == sent[message["MessageBody"]], "a duplicate"
+    shards = {text[9:13] for text in sent.values()}
+    assert (len(shards) == 1) if scope == "queue" else (len(shards) > SHARDS // 3)
+
+    got: list[str] = []
+    for turn in range(100 * len(sent)):
+        client = clients[turn % 3]
+        found = client.receive_message(QueueUrl=name, MaxNumberOfMessages=10, VisibilityTimeout=600, WaitTimeSeconds=1)
+        messages = found.get("Messages", [])
+        assert len({message["Body"][:-2] for message in messages}) == len(messages), "one message of a group"
+        for message in messages:
+            got.append(message["Body"])
+            second.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        if len(got) >= len(sent):
+            break
+    assert sorted(got) == sorted(sent), "each once"
+    for group in groups:
+        assert [body for body in got if body.startswith(f"{group} ")] == [f"{group} {step}" for step in range(3)]
+    assert "Messages" not in second.receive_message(QueueUrl=name, WaitTimeSeconds=1)

@@ -1,4 +1,7 @@
-"""Three hosts, each killed once: every message gets to the dead letter queue, and back by a move task, exactly once."""
+"""Three hosts, each killed once.
+
+Every message gets to the dead letter queue, and back by a move task, exactly once. Message groups of FIFO queues stay in order.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,10 @@ pytestmark = [
 
 MESSAGES: Final = 400
 RATE: Final = 40
+GROUPS: Final = tuple(f"group-{number}" for number in range(6))
+STEPS: Final = 60
+VISIBILITY_S: Final = 30
+"""Longer than a client waits for a reply: what it receives late is still its own."""
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +51,15 @@ def client(running: LocalCluster, host: int) -> Any:
     return sqs_client(url, retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10)
 
 
-def ask(running: LocalCluster, call: Callable[[Any], Any]) -> Any:
-    """Return the answer of the first host that gives one."""
+def ask(running: LocalCluster, call: Callable[[Any], Any], first: int = 0) -> Any:
+    """Return the answer of the first host that gives one. `first`: the host that is asked first."""
     answers: list[Any] = []
 
     def is_answered() -> bool:
-        for host in range(len(running.hosts)):
+        count = len(running.hosts)
+        for turn in range(count):
             with suppress(BotoCoreError, ClientError):
-                answers.append(call(client(running, host)))
+                answers.append(call(client(running, (first + turn) % count)))
                 return True
         return False
 
@@ -138,3 +146,55 @@ def test_each_message_is_moved_once_although_each_host_is_killed(running: LocalC
     until(lambda: status() == "COMPLETED", "the task ends", 120)
     assert receive_all(running, "again") == Counter(bodies)
     until(lambda: counted(running, "dead") == counted(running, "mail") == 0, "nothing is left", 30)
+
+
+@pytest.mark.parametrize("scope", ["queue", "messageGroup"])
+def test_groups_of_a_fifo_queue_stay_in_order_although_each_host_is_killed(running: LocalCluster, scope: str) -> None:
+    name = f"{scope}.fifo"
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "DeduplicationScope": scope}
+    client(running, 0).create_queue(QueueName=name, Attributes={**fifo, "VisibilityTimeout": str(VISIBILITY_S)})
+    hosts = range(len(running.hosts))
+    until(lambda: all(name in str(client(running, host).list_queues()) for host in hosts), "all know the queue", 30)
+    received: dict[str, list[int]] = {group: [] for group in GROUPS}
+    """The steps of each group, as they were received."""
+
+    def produce() -> None:
+        for step in range(STEPS):
+            entries = [{"Id": group, "MessageBody": f"{group} {step}", "MessageGroupId": group} for group in GROUPS]
+            while entries:
+                batch = {"QueueUrl": name, "Entries": entries}
+                reply = ask(running, lambda sqs, batch=batch: sqs.send_message_batch(**batch), step)  # type: ignore[misc]
+                failed = {entry["Id"] for entry in reply.get("Failed", [])}
+                entries = [entry for entry in entries if entry["Id"] in failed]
+
+    def consume(host: int) -> None:
+        while not is_complete():
+            found = ask(
+                running,
+                lambda sqs: sqs.receive_message(QueueUrl=name, MaxNumberOfMessages=3, WaitTimeSeconds=1),
+                host,
+            )
+            for message in found.get("Messages", []):
+                group, step = message["Body"].split()
+                received[group].append(int(step))
+                handle = message["ReceiptHandle"]
+                ask(running, lambda sqs, h=handle: sqs.delete_message(QueueUrl=name, ReceiptHandle=h), host)  # type: ignore[misc]
+
+    def is_complete() -> bool:
+        return all(STEPS - 1 in steps for steps in received.values())
+
+    def count() -> int:
+        return sum(map(len, received.values()))
+
+    threads = [threading.Thread(target=produce), *(threading.Thread(target=consume, args=(host,)) for host in hosts)]
+    for thread in threads:
+        thread.start()
+    kill_each_host(running, lambda number: count() >= number * len(GROUPS) * STEPS // 5)
+    until(is_complete, "each group is received to its end", 300)
+    for thread in threads:
+        thread.join(90)
+    assert not any(thread.is_alive() for thread in threads)
+    for steps in received.values():
+        assert sorted(set(steps)) == list(range(STEPS)), "each message"
+        assert steps == sorted(steps), "the next message of a group comes when the one before it is deleted"
+    until(lambda: counted(running, name) == 0, "nothing is left", 60)

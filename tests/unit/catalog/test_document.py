@@ -41,7 +41,9 @@ SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name
 SECONDS = st.integers(0, TIME_S_MAX)
 TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
 KEY_WINDOWS = st.none() | st.integers(*SETTING_RANGES["key_window_ms"])
-QUEUES = st.dictionaries(NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS), max_size=2)
+QUEUES = st.dictionaries(
+    NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS, st.booleans()), max_size=2
+)
 NAMESPACES = st.builds(
     NamespaceRecord,
     st.none() | NAMES,
@@ -269,7 +271,11 @@ def test_newer_field_that_cannot_be_written_back_is_refused(value: str) -> None:
 
 
 def test_setting_ranges_cover_the_namespace_settings() -> None:
-    assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {"incarnation", "incarnation_number"}
+    assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {
+        "incarnation",
+        "incarnation_number",
+        "topics_of_shared_keys",
+    }
     assert all(
         SETTING_RANGES[name][0] <= getattr(NamespaceOptions(), name) <= SETTING_RANGES[name][1]
         for name in SETTING_RANGES

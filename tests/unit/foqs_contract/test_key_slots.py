@@ -15,6 +15,7 @@ from foqs_contract.key_slots import (
     key_slot_of,
     key_slots_of,
     restore_key,
+    topic_prefix,
     without_group_prefix,
 )
 
@@ -56,3 +57,14 @@ def test_a_key_in_a_group_is_in_the_slot_of_the_group_and_is_found_again(
 def test_keys_of_two_groups_differ(one: bytes, other: bytes, key: bytes, second: bytes) -> None:
     same = group_prefix(b"n", one) + key == group_prefix(b"n", other) + second
     assert same is ((one, key) == (other, second))
+
+
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_keys_of_topics_of_shared_keys_are_in_the_slot_of_the_namespace_and_differ_from_those_of_groups(
+    namespace: bytes, topic: bytes, other: bytes, key: bytes
+) -> None:
+    stored = topic_prefix(namespace, topic) + key
+    assert key_slot_of(stored) == key_slot_of(topic_prefix(namespace, other)) == group_slot_of(namespace, b"")
+    assert without_group_prefix(stored) == key
+    assert (stored == topic_prefix(namespace, other) + key) is (topic == other)
+    assert not stored.startswith((group_prefix(namespace, topic), group_prefix(namespace, other)))

@@ -46,7 +46,8 @@ async def refused(sqs: SqsWorld, action: str, **parameters: Any) -> str:
 
 def test_messages_of_a_group_come_in_order_and_one_by_one() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
-        sent = [await send(sqs, body, group) for body in ("1", "2", "3") for group in ("ada", "bob")][::2]
+        steps = [(group, body) for body in ("1", "2", "3") for group in ("ada", "bob")]
+        sent = [await send(sqs, body, group, f"{group}-{body}") for group, body in steps][::2]
         numbers = [reply["SequenceNumber"] for reply in sent]
         assert numbers == sorted(numbers)
         assert {len(number) for number in numbers} == {20}
@@ -59,7 +60,7 @@ def test_messages_of_a_group_come_in_order_and_one_by_one() -> None:
             assert not await sqs.receive("q.fifo"), "both groups are locked"
             ada = next(each for each in messages if each["Attributes"]["MessageGroupId"] == "ada")
             assert ada["Attributes"]["SequenceNumber"] == numbers[place]
-            assert ada["Attributes"]["MessageDeduplicationId"] == body
+            assert ada["Attributes"]["MessageDeduplicationId"] == f"ada-{body}"
             for message in messages:
                 await delete(sqs, message)
 
@@ -100,12 +101,12 @@ def test_message_with_a_deduplication_id_that_was_used_is_accepted_and_not_store
         assert (same["MessageId"], same["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
         other_body = await send(sqs, "other body", duplicate_id="one")
         assert other_body["MessageId"] != first["MessageId"]
+        assert "SequenceNumber" not in other_body
         other_group = await send(sqs, "body", "bob", duplicate_id="one")
         assert other_group["MessageId"] != first["MessageId"]
-        messages = await sqs.receive("q.fifo")
-        assert sorted(each["Body"] for each in messages) == ["body", "body"]
-        for message in messages:
-            await delete(sqs, message)
+        (message,) = await sqs.receive("q.fifo")
+        assert (message["MessageId"], message["Body"]) == (first["MessageId"], "body")
+        await delete(sqs, message)
         await send(sqs, "body", duplicate_id="one")
         assert not await sqs.receive("q.fifo"), "a deleted message is remembered, too"
 
@@ -198,7 +199,7 @@ def test_batch_with_a_message_without_its_group_is_refused_as_a_whole() -> None:
         ("a.fifo", {}, "needs the attribute FifoQueue"),
         ("a.fifo", {"FifoQueue": "false"}, "needs the attribute FifoQueue"),
         ("a", {"ContentBasedDeduplication": "true"}, "InvalidAttributeName"),
-        ("a.fifo", {**FIFO, "DeduplicationScope": "queue"}, "use messageGroup"),
+        ("a.fifo", {**FIFO, "DeduplicationScope": "group"}, "parameter DeduplicationScope"),
         ("a.fifo", {**FIFO, "FifoThroughputLimit": "none"}, "InvalidAttributeValue"),
         ("a.fifo", {**FIFO, "RedrivePolicy": policy("dead", 2)}, "same type"),
         ("a", {"RedrivePolicy": policy("dead.fifo", 2)}, "same type"),
@@ -215,12 +216,12 @@ def test_queue_that_is_refused(name: str, attributes: dict[str, str], says: str)
 
 def test_queue_shows_what_it_is_and_a_second_creation_changes_nothing() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
-        await sqs.create("q.fifo", **FIFO, DeduplicationScope="messageGroup", FifoThroughputLimit="perQueue")
+        await sqs.create("q.fifo", **FIFO, DeduplicationScope="queue", FifoThroughputLimit="perQueue")
         shown = (await sqs.call("GetQueueAttributes", QueueUrl="q.fifo", AttributeNames=["All"]))["Attributes"]
         assert {name: shown[name] for name in shown if "Fifo" in name or "Dedup" in name} == {
             "FifoQueue": "true",
             "ContentBasedDeduplication": "false",
-            "DeduplicationScope": "messageGroup",
+            "DeduplicationScope": "queue",
             "FifoThroughputLimit": "perQueue",
         }
         assert (await sqs.call("GetQueueUrl", QueueName="q.fifo"))["QueueUrl"].endswith("/q.fifo")

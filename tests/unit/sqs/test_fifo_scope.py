@@ -1,0 +1,181 @@
+"""FIFO queues that remove duplicates among all groups: their keys, their one shard, and moves between queues."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from foqs.queue.port import Repeated
+from foqs.rpc import codec
+from foqs.rpc.restored_items import parse_restored_items
+from foqs.sqs.errors import SqsError
+from foqs.sqs.identifiers import item_id_of_message
+from foqs_contract.idl import ttypes
+from tests.support.builders import catalog, engine_settings, new_item
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.sqs_world import SqsWorld, arn, policy
+from tests.unit.queue.test_placement_groups import grouped
+
+GROUPS: Final = [f"group-{number}" for number in range(20)]
+FIFO: Final = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+BY_GROUP: Final = {**FIFO, "DeduplicationScope": "messageGroup"}
+Story = Callable[[World, SqsWorld], Awaitable[None]]
+
+
+def play(story: Story) -> None:
+    """Play a story on a host with three shards and two FIFO queues: `q.fifo`, and `groups.fifo` with the scope `messageGroup`."""
+
+    async def main(world: World) -> None:
+        world.catalog = catalog()
+        sqs = SqsWorld(world, await world.counted_engine(engine_settings(1, 2, 3)))
+        await sqs.create("q.fifo", **FIFO)
+        await sqs.create("groups.fifo", **BY_GROUP)
+        await story(world, sqs)
+
+    run_in_world(main)
+
+
+async def send(sqs: SqsWorld, body: str, group: str, queue: str = "q.fifo") -> Any:
+    return await sqs.call("SendMessage", QueueUrl=queue, MessageBody=body, MessageGroupId=group)
+
+
+def shard_of(reply: Any) -> int:
+    return int(item_id_of_message(reply["MessageId"]).split("-")[0])
+
+
+async def refused(sqs: SqsWorld, action: str, **parameters: Any) -> str:
+    with pytest.raises(SqsError) as error:
+        await sqs.call(action, **parameters)
+    return f"{error.value.shape}: {error.value.message}"
+
+
+def test_duplicate_in_another_group_is_removed_by_the_scope_of_the_queue() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        for group in GROUPS:
+            await send(sqs, "same", group)
+            await send(sqs, "same", group, "groups.fifo")
+        assert len(await sqs.receive("q.fifo")) == 1
+        assert len(await sqs.receive("groups.fifo")) == 10, "one receive returns at most ten"
+        await send(sqs, "other", GROUPS[1])
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["other"]
+
+    play(story)
+
+
+def test_all_groups_of_queues_with_the_scope_of_the_queue_are_in_one_shard_in_order() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("r.fifo", **FIFO)
+        sent = [await send(sqs, f"{group} {step}", group) for step in ("1", "2") for group in GROUPS]
+        sent += [await send(sqs, "one", group, "r.fifo") for group in GROUPS[:1]]
+        assert len({shard_of(reply) for reply in sent}) == 1
+        by_group = [await send(sqs, group, group, "groups.fifo") for group in GROUPS]
+        assert {shard_of(reply) for reply in by_group} == {1, 2, 3}
+        first = [*await sqs.receive("q.fifo"), *await sqs.receive("q.fifo")]
+        assert sorted(each["Body"] for each in first) == sorted(f"{group} 1" for group in GROUPS)
+        assert await sqs.receive("q.fifo") == []
+
+    play(story)
+
+
+def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        engine = world.newest
+        assert engine is not None
+        message = await send(sqs, "one", "ada")
+        settings = engine.namespaces.settings_of("default")
+        raw = ttypes.NewItem(topic=b"q.fifo", group=b"ada", idempotency_key=b"key")
+        restored = ttypes.RestoredItem(topic=b"q.fifo", group=b"bob", restore_key=b"r")
+        items, _ = codec.parse_new_items([raw], "default", settings)
+        with_history, _ = parse_restored_items([restored], "default", settings)
+        caller = Caller(world, engine)
+        ids = [ok(each) for each in await caller.enqueue([*items, grouped("eve", "q.fifo")])]
+        ids += [ok(each) for each in await caller.enqueue(with_history)]
+        assert {int(each.split("-")[0]) for each in ids} == {shard_of(message)}
+        # The key is unique in the topic, and free in others.
+        again = ttypes.NewItem(topic=b"q.fifo", group=b"bob", idempotency_key=b"key")
+        other = ttypes.NewItem(topic=b"groups.fifo", group=b"bob", idempotency_key=b"key")
+        repeats, _ = codec.parse_new_items([again, other], "default", settings)
+        repeat, new = await caller.enqueue(repeats)
+        assert isinstance(repeat, Repeated)
+        assert repeat.id == ids[0]
+        assert isinstance(new, str)
+        await caller.enqueue([new_item("q.fifo")])  # without a group it may be anywhere
+
+    play(story)
+
+
+def test_dead_letter_is_in_the_shard_of_its_group_in_the_other_queue() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("dead.fifo", **FIFO)
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
+        await send(sqs, "poison", "ada")
+        await sqs.receive_times(world, "q.fifo", 1)
+        assert await sqs.receive("q.fifo", WaitTimeSeconds=1) == []
+        await send(sqs, "later", "ada", "dead.fifo")
+        (dead,) = await sqs.receive("dead.fifo")
+        assert dead["Body"] == "poison"
+        assert await sqs.receive("dead.fifo") == [], "the later one waits for its group"
+
+    play(story)
+
+
+def test_queues_of_two_scopes_exchange_no_messages() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await sqs.create("dead.fifo", **FIFO)
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
+        wrong = {"RedrivePolicy": policy("dead.fifo", 1)}
+        assert "DeduplicationScope of the source" in await refused(
+            sqs, "SetQueueAttributes", QueueUrl="groups.fifo", Attributes=wrong
+        )
+        assert "DeduplicationScope of the source" in await refused(
+            sqs, "CreateQueue", QueueName="more.fifo", Attributes={**BY_GROUP, **wrong}
+        )
+        assert "DeduplicationScope of the source" in await refused(
+            sqs, "StartMessageMoveTask", SourceArn=arn("dead.fifo"), DestinationArn=arn("groups.fifo")
+        )
+        await sqs.call("DeleteQueue", QueueUrl="dead.fifo")
+        await sqs.create("dead.fifo", **BY_GROUP)
+        assert "DeduplicationScope of the source" in await refused(
+            sqs, "StartMessageMoveTask", SourceArn=arn("dead.fifo")
+        )
+        assert not sqs.jobs.jobs.by_id
+        await send(sqs, "poison", "ada")
+        await sqs.receive_times(world, "q.fifo", 1)
+        (again,) = await sqs.receive("q.fifo")
+        assert again["Attributes"]["ApproximateReceiveCount"] == "2", "the policy is not in force"
+
+    play(story)
+
+
+def test_scope_of_a_queue_does_not_change() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        for queue, other in (("q.fifo", "messageGroup"), ("groups.fifo", "queue")):
+            change = {"DeduplicationScope": other}
+            says = await refused(sqs, "SetQueueAttributes", QueueUrl=queue, Attributes=change)
+            assert says.startswith("InvalidAttributeValue: Invalid value for the parameter DeduplicationScope")
+            assert "QueueNameExists" in await refused(
+                sqs, "CreateQueue", QueueName=queue, Attributes={"FifoQueue": "true", **change}
+            )
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"DeduplicationScope": "queue"})
+        shown = (await sqs.call("GetQueueAttributes", QueueUrl="q.fifo", AttributeNames=["All"]))["Attributes"]
+        assert (shown["DeduplicationScope"], shown["FifoThroughputLimit"]) == ("queue", "perQueue")
+
+    play(story)
+
+
+def test_throughput_limit_of_each_group_needs_the_scope_of_the_group() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        limit = {"FifoThroughputLimit": "perMessageGroupId"}
+        for action, parameters in (
+            ("CreateQueue", {"QueueName": "more.fifo", "Attributes": {**FIFO, **limit}}),
+            ("SetQueueAttributes", {"QueueUrl": "q.fifo", "Attributes": limit}),
+        ):
+            assert "only when the value for DeduplicationScope is messageGroup" in await refused(
+                sqs, action, **parameters
+            )
+        await sqs.call("SetQueueAttributes", QueueUrl="groups.fifo", Attributes=limit)
+        await sqs.create("more.fifo", **BY_GROUP, **limit)
+
+    play(story)
