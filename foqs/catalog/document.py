@@ -65,6 +65,8 @@ class QueueEntry:
     """For how long the idempotency keys of new items of its topic are remembered; None: as the namespace says."""
     keys_in_topic: bool = False
     """Whether keys are unique among all groups of its topic, which then are in one shard. It never changes."""
+    keys_alone: bool = False
+    """Whether an item with a group and a known key is a repeat, whatever else it is. Else one that differs is a conflict."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
@@ -262,6 +264,8 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["key_window_ms"] = queue.key_window_ms
     if queue.keys_in_topic:
         fields["keys_in_topic"] = True
+    if queue.keys_alone:
+        fields["keys_alone"] = True
     fields.update(queue.unknown)
     return fields
 
@@ -336,6 +340,7 @@ class _QueueForm(Form):
     changed_at_s: _Seconds = 0
     key_window_ms: Annotated[int, Field(ge=_KEY_WINDOW_MS[0], le=_KEY_WINDOW_MS[1])] | None = None
     keys_in_topic: bool = False
+    keys_alone: bool = False
 
 
 class _PolicyForm(Form):

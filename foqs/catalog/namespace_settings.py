@@ -22,6 +22,8 @@ class NamespaceSettings(NamespaceOptions):
     """The incarnation as callers know it; see `Document.incarnation_number`."""
     topics_of_shared_keys: frozenset[str] = frozenset()
     """The topics whose idempotency keys are unique among all their groups."""
+    topics_of_keys_alone: frozenset[str] = frozenset()
+    """The topics in which a key makes a repeat, whatever else an item with a group is."""
 
     @property
     def is_limited(self) -> bool:

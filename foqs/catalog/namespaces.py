@@ -197,6 +197,7 @@ class Namespaces:
             "incarnation": incarnation_prefix(own.incarnation),
             "incarnation_number": self.document.incarnation_number(name),
             "topics_of_shared_keys": frozenset(topic for topic, queue in own.queues.items() if queue.keys_in_topic),
+            "topics_of_keys_alone": frozenset(topic for topic, queue in own.queues.items() if queue.keys_alone),
         }
         return self.default_settings.model_copy(update={**own.settings, **others})
 

@@ -18,7 +18,7 @@ from foqs.core.flush.completions import CompletionEntry
 from foqs.core.items import validation
 from foqs.core.items.atomic_items import check_completion_items
 from foqs.core.items.explanation import dead_reason
-from foqs.core.items.idempotency_keys import completion_digest, item_digest
+from foqs.core.items.idempotency_keys import completion_digest, item_digest, key_alone_digest
 from foqs.core.items.item import (
     NUMBER_MAX,
     SEQUENCE_BITS,
@@ -225,7 +225,11 @@ def _parse_new_item(
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
-    digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
+    digest = (
+        key_alone_digest(raw.topic, settings.incarnation)
+        if group is not None and topic in settings.topics_of_keys_alone
+        else item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
+    )
     return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(
         *values, key, digest, trace_context, group, key_until_ms
     )

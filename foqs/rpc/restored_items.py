@@ -11,7 +11,7 @@ from typing import Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
-from foqs.core.items.idempotency_keys import item_digest
+from foqs.core.items.idempotency_keys import item_digest, key_alone_digest
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.rpc import codec
@@ -66,7 +66,9 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         if group is None
         else codec.key_prefix(namespace, topic, group, settings) + validation.check_key_in_group(key),
         # What an enqueue with the same topic, priority, payload and metadata has.
-        item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
+        key_alone_digest(raw.topic, settings.incarnation)
+        if group is not None and topic in settings.topics_of_keys_alone
+        else item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
         validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),
         ttl_remaining_ms,

@@ -503,7 +503,7 @@ def _sent(result: Any, message: OutgoingMessage, *, is_fifo: bool) -> _Sent | Sq
         return {**sent, "SequenceNumber": fifo.sequence_number(item_id)} if is_fifo else sent
     error = error_from_struct(result.error, "refused")
     if is_fifo and isinstance(error, KeyConflict):
-        # Another message of the group had its deduplication id: SQS accepts such a message, and does not deliver it.
+        # The first message had its deduplication id before the owner had read the queue: it was remembered as it is.
         return {"MessageId": fifo.repeated_message_id(message.item.idempotency_key or b"")}
     if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
         return too_long_for_namespace(error.message)

@@ -123,7 +123,7 @@ class QueueActions:
         if queue.is_fifo:
             queue_attributes.check_fifo_change(attributes, attributes)
             keys_in_topic = queue_attributes.removes_duplicates_in_queue(attributes)
-            created = replace(created, key_window_ms=fifo.KEY_WINDOW_MS, keys_in_topic=keys_in_topic)
+            created = replace(created, key_window_ms=fifo.KEY_WINDOW_MS, keys_in_topic=keys_in_topic, keys_alone=True)
 
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:

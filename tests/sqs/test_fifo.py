@@ -1,4 +1,4 @@
-"""FIFO queues through boto3: order, receives that are repeated, and dead letters that come back."""
+"""FIFO queues through boto3: order, duplicates, receives that are repeated, and dead letters that come back."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ def test_groups_of_a_batch_are_delivered_one_by_one_in_order(sqs: Any) -> None:
         assert receive(sqs, queue) == [], "both groups are locked"
         delete(sqs, queue, messages)
     assert receive(sqs, queue) == []
+
+
+def test_a_duplicate_gets_the_first_message_id(sqs: Any) -> None:
+    queue = create(sqs, "duplicates.fifo")
+    first = sqs.send_message(QueueUrl=queue, MessageBody="a", MessageGroupId="ada", MessageDeduplicationId="one")
+    again = sqs.send_message(QueueUrl=queue, MessageBody="b", MessageGroupId="bob", MessageDeduplicationId="one")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+    assert bodies(receive(sqs, queue, WaitTimeSeconds=10)) == ["a"]
 
 
 def test_a_receive_that_is_repeated_gets_the_same_messages_until_one_is_deleted(sqs: Any) -> None:

@@ -71,6 +71,11 @@ def item_digest(
     return incarnation + blake2b(text, digest_size=DIGEST_BYTES - len(incarnation)).digest()
 
 
+def key_alone_digest(topic: bytes, incarnation: bytes) -> bytes:
+    """Return the digest of any item of a topic in which the key alone makes a repeat."""
+    return item_digest(topic, 0, b"", b"", None, incarnation)
+
+
 def move_key(number: int) -> bytes:
     """Return the key that records the move of an item. No caller's key contains NUL."""
     return b"%bmove %d" % (_RESERVED, number)

@@ -42,7 +42,9 @@ SECONDS = st.integers(0, TIME_S_MAX)
 TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
 KEY_WINDOWS = st.none() | st.integers(*SETTING_RANGES["key_window_ms"])
 QUEUES = st.dictionaries(
-    NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS, st.booleans()), max_size=2
+    NAMES,
+    st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS, st.booleans(), st.booleans()),
+    max_size=2,
 )
 NAMESPACES = st.builds(
     NamespaceRecord,
@@ -274,6 +276,7 @@ def test_setting_ranges_cover_the_namespace_settings() -> None:
     assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {
         "incarnation",
         "incarnation_number",
+        "topics_of_keys_alone",
         "topics_of_shared_keys",
     }
     assert all(

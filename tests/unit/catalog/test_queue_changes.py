@@ -77,11 +77,14 @@ def test_keys_of_a_queue_with_a_window_of_its_own_are_remembered_for_it_while_th
 
 def test_keys_of_a_queue_may_be_unique_among_all_groups_while_the_queue_exists() -> None:
     namespaces = Namespaces(NamespaceOptions())
-    shared = change_queue(with_queue(), "default", "more", lambda _: replace(ENTRY, keys_in_topic=True), 2)
+    shared = change_queue(
+        with_queue(), "default", "more", lambda _: replace(ENTRY, keys_in_topic=True, keys_alone=True), 2
+    )
     assert parse(render(shared)) == shared
     namespaces.apply(shared)
     assert [namespaces.shares_keys("default", topic) for topic in ("mail", "more", "other")] == [False, True, False]
     assert not namespaces.shares_keys("absent", "more")
-    assert namespaces.settings_of("default").topics_of_shared_keys == {"more"}
+    settings = namespaces.settings_of("default")
+    assert settings.topics_of_shared_keys == settings.topics_of_keys_alone == {"more"}
     namespaces.apply(change_queue(shared, "default", "more", lambda _: None, 2))
     assert not namespaces.shares_keys("default", "more")
