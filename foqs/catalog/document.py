@@ -67,6 +67,8 @@ class QueueEntry:
     """Whether keys are unique among all groups of its topic, which then are in one shard. It never changes."""
     keys_alone: bool = False
     """Whether an item with a group and a known key is a repeat, whatever else it is. Else one that differs is a conflict."""
+    keys_since_ms: int = 0
+    """When it was created, in milliseconds since 1970-01-01 UTC: so its keys differ from those of a deleted queue of its name."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
@@ -266,6 +268,8 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["keys_in_topic"] = True
     if queue.keys_alone:
         fields["keys_alone"] = True
+    if queue.keys_since_ms:
+        fields["keys_since_ms"] = queue.keys_since_ms
     fields.update(queue.unknown)
     return fields
 
@@ -341,6 +345,7 @@ class _QueueForm(Form):
     key_window_ms: Annotated[int, Field(ge=_KEY_WINDOW_MS[0], le=_KEY_WINDOW_MS[1])] | None = None
     keys_in_topic: bool = False
     keys_alone: bool = False
+    keys_since_ms: Annotated[int, Field(ge=0, le=TIME_S_MAX * 1_000)] = 0
 
 
 class _PolicyForm(Form):

@@ -66,7 +66,7 @@ def check_no_delay(parameters: Parameters) -> None:
 
 def key_of(queue: QueueName, entry: QueueEntry, deduplication_id: str) -> bytes:
     """Return the idempotency key of a message, which is unique in the queue or in its group."""
-    named = f"{queue.name}|{entry.created_at_s}|{deduplication_id}"
+    named = f"{queue.name}|{entry.keys_since_ms}|{deduplication_id}"
     return b"sqs-fifo-" + hashlib.sha256(named.encode()).hexdigest().encode()
 
 

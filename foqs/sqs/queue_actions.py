@@ -118,12 +118,19 @@ class QueueActions:
         attributes = {name: value for name, value in checked.items() if value}
         raw_tags = parameters.text_map("tags") or parameters.text_map("Tags")
         tags = queue_attributes.check_tags(raw_tags, queue.name, {}) if raw_tags else {}
-        now_s = int(self._now_s())
+        now_ms = int(self._now_s() * 1_000)
+        now_s = now_ms // 1_000
         created = QueueEntry(attributes, tags, now_s, now_s)
         if queue.is_fifo:
             queue_attributes.check_fifo_change(attributes, attributes)
             keys_in_topic = queue_attributes.removes_duplicates_in_queue(attributes)
-            created = replace(created, key_window_ms=fifo.KEY_WINDOW_MS, keys_in_topic=keys_in_topic, keys_alone=True)
+            created = replace(
+                created,
+                key_window_ms=fifo.KEY_WINDOW_MS,
+                keys_in_topic=keys_in_topic,
+                keys_alone=True,
+                keys_since_ms=now_ms,
+            )
 
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:

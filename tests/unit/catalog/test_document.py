@@ -43,7 +43,7 @@ TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
 KEY_WINDOWS = st.none() | st.integers(*SETTING_RANGES["key_window_ms"])
 QUEUES = st.dictionaries(
     NAMES,
-    st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS, st.booleans(), st.booleans()),
+    st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS, KEY_WINDOWS, st.booleans(), st.booleans(), SECONDS),
     max_size=2,
 )
 NAMESPACES = st.builds(

@@ -155,7 +155,6 @@ def test_queue_that_is_created_again_knows_no_duplicates_of_the_former_one() -> 
     async def story(world: World, sqs: SqsWorld) -> None:
         await send(sqs, "body")
         await sqs.call("DeleteQueue", QueueUrl="q.fifo")
-        await world.pass_s(2)
         await sqs.create("q.fifo", **FIFO)
         await send(sqs, "body")
         assert len(await sqs.receive("q.fifo")) == 1
