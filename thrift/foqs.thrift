@@ -147,6 +147,9 @@ struct NewItem {
    * A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
    * UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
    * the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
+   *
+   * The topic of a FIFO queue of Amazon SQS has a key window of 5 minutes. There an item with a group and a known key is a
+   * repeat, whatever else it is.
    */
   11: optional string idempotency_key,
   /**
@@ -155,6 +158,9 @@ struct NewItem {
    * shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
    * result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
    * slot does not count. The policy of the topic says how many items of a group may be leased at once.
+   *
+   * In the topic of a FIFO queue with the DeduplicationScope `queue`, a key is unique among all groups. All items with a
+   * group of all such topics of a namespace are in one shard: that of the slot of the empty group.
    */
   12: optional string group,
   /**
@@ -224,7 +230,7 @@ struct ItemView {
   15: optional i32 payload_bytes,
   /**
    * In getItem, explain, and listItems with `with_key`: the key with which the item was enqueued, as long as the key is remembered and the key
-   * window of the namespace has not changed.
+   * window of its topic has not changed, nor its topic to one with another window.
    */
   16: optional string idempotency_key,
   /** DEAD: why it is dead, in words. */

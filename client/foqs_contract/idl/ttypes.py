@@ -486,11 +486,17 @@ class NewItem(object):
     A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
     UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
     the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
+
+    The topic of a FIFO queue of Amazon SQS has a key window of 5 minutes. There an item with a group and a known key is a
+    repeat, whatever else it is.
      - group: The group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. It is kept and returned as given, and
     never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
     shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the
     result is UNAVAILABLE. An idempotency_key of the item is unique within the group and has at most 237 bytes, and its own
     slot does not count. The policy of the topic says how many items of a group may be leased at once.
+
+    In the topic of a FIFO queue with the DeduplicationScope `queue`, a key is unique among all groups. All items with a
+    group of all such topics of a namespace are in one shard: that of the slot of the empty group.
      - trace_context: The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
     512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
     second enqueue with the same idempotency key may have another one; the first one is kept.
@@ -941,7 +947,7 @@ class ItemView(object):
      - ttl_remaining_ms: The time until its TTL ends, if it has one.
      - payload_bytes: The size of the payload, also if the payload itself was not requested.
      - idempotency_key: In getItem, explain, and listItems with `with_key`: the key with which the item was enqueued, as long as the key is remembered and the key
-    window of the namespace has not changed.
+    window of its topic has not changed, nor its topic to one with another window.
      - dead_reason: DEAD: why it is dead, in words.
      - first_delivery_age_ms: Time since the first delivery of the item; missing: it was not delivered yet. See Delivery.
      - trace_context: As enqueued; missing: it has none.
