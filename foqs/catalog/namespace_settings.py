@@ -14,16 +14,12 @@ from foqs_contract.errors import InvalidArgument
 
 
 class NamespaceSettings(NamespaceOptions):
-    """The settings that apply to a namespace: its own, the host's defaults for the others, its incarnation, and what its queues say."""
+    """The settings that apply to a namespace: its own, the host's defaults for the others, and its incarnation."""
 
     incarnation: bytes = b""
     """The incarnation as a prefix of digests; see `idempotency_keys.incarnation_prefix`."""
     incarnation_number: int = 0
     """The incarnation as callers know it; see `Document.incarnation_number`."""
-    topics_of_shared_keys: frozenset[str] = frozenset()
-    """The topics whose idempotency keys are unique among all their groups."""
-    topics_of_keys_alone: frozenset[str] = frozenset()
-    """The topics in which a key makes a repeat, whatever else an item with a group is."""
 
     @property
     def is_limited(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import NO_TOPIC_KEYS, TopicKeys, topic_keys
 from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
@@ -81,8 +82,8 @@ class Namespaces:
         self.foreign_tiers: dict[str, str] = {}
         self.tier = tier
         self._settings: dict[str, NamespaceSettings] = {}
-        self._resolved: dict[str, tuple[NamespaceRecord, NamespaceSettings]] = {}
-        """The settings of each namespace of the document. A change resolves only the namespace that it changes."""
+        self._resolved: dict[str, tuple[NamespaceRecord, NamespaceSettings, TopicKeys]] = {}
+        """What follows from the record of each namespace. A change resolves only the namespace that it changes."""
         self._closed_names: set[str] = set()
 
     def settings_of(self, name: str) -> NamespaceSettings:
@@ -92,10 +93,10 @@ class Namespaces:
             raise self._missing_error(name)
         return settings
 
-    def shares_keys(self, name: str, topic: str) -> bool:
-        """Return whether the idempotency keys of a topic are unique among all its groups."""
-        settings = self._settings.get(name)
-        return settings is not None and topic in settings.topics_of_shared_keys
+    def topic_keys_of(self, name: str) -> TopicKeys:
+        """Return what the queues of a namespace say of the idempotency keys of their topics."""
+        found = self._resolved.get(name)
+        return NO_TOPIC_KEYS if found is None else found[2]
 
     def is_current(self, name: str, settings: NamespaceSettings) -> bool:
         """Return whether the namespace still has these settings, and was not deleted meanwhile."""
@@ -148,10 +149,12 @@ class Namespaces:
         namespaces = document.namespaces
         known = self._resolved if is_same_catalog else {}
         self._resolved = {
-            name: found if (found := known.get(name)) is not None and found[0] is own else (own, self._resolve(name))
+            name: found
+            if (found := known.get(name)) is not None and found[0] is own
+            else (own, self._resolve(name), topic_keys(own.queues))
             for name, own in namespaces.items()
         }
-        settings = {name: own for name, (_, own) in self._resolved.items()}
+        settings = {name: own for name, (_, own, _) in self._resolved.items()}
         # Must never be empty, even for a moment: with SQLite, another thread reads it to judge a flush.
         self.retry_policies.update(
             {
@@ -193,13 +196,11 @@ class Namespaces:
     def _resolve(self, name: str) -> NamespaceSettings:
         """Return the settings of a namespace of the document, with the host's defaults for those that it lacks."""
         own = self.document.namespaces[name]
-        others = {
+        incarnation = {
             "incarnation": incarnation_prefix(own.incarnation),
             "incarnation_number": self.document.incarnation_number(name),
-            "topics_of_shared_keys": frozenset(topic for topic, queue in own.queues.items() if queue.keys_in_topic),
-            "topics_of_keys_alone": frozenset(topic for topic, queue in own.queues.items() if queue.keys_alone),
         }
-        return self.default_settings.model_copy(update={**own.settings, **others})
+        return self.default_settings.model_copy(update={**own.settings, **incarnation})
 
     def close(self, name: str) -> None:
         """Refuse calls of a namespace until `reopen`."""

@@ -6,7 +6,6 @@ from typing import Final
 
 from foqs.catalog.key_slot_assignment import SlotAssignment, shard_by_slot
 from foqs.catalog.namespaces import Namespaces
-from foqs_contract.key_slots import group_prefix, topic_prefix
 
 _NO_ASSIGNMENT: Final[SlotAssignment] = {}
 
@@ -34,6 +33,4 @@ class SlotTable:
 
     def prefix_of(self, namespace: str, topic: str, group: bytes) -> bytes:
         """Return what stands before the key of an item with a group. Its slot is that of the item, also of one without a key."""
-        if self._namespaces.shares_keys(namespace, topic):
-            return topic_prefix(namespace.encode(), topic.encode())
-        return group_prefix(namespace.encode(), group)
+        return self._namespaces.topic_keys_of(namespace).prefix_of(namespace, topic, group)

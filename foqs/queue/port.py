@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import TopicKeys
 from foqs.core.flush.completions import CompletedIds as CompletedIds
 from foqs.core.flush.completions import CompletionEntry
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
@@ -345,6 +346,10 @@ class Queue(Protocol):
 
     def namespace_settings(self, name: str) -> NamespaceSettings:
         """Return the settings of a namespace. Raises `NamespaceNotFound`."""
+        ...
+
+    def topic_keys(self, name: str) -> TopicKeys:
+        """Return what the queues of a namespace say of the idempotency keys of their topics."""
         ...
 
     def enqueue(

@@ -93,6 +93,8 @@ class QueueService:
         """Returns the time of the event loop's clock."""
         self.namespace_settings = namespaces.settings_of
         """Returns the settings of a namespace. Raises `NamespaceNotFound`."""
+        self.topic_keys = namespaces.topic_keys_of
+        """Returns what the queues of a namespace say of the idempotency keys of their topics."""
         self.deadlines = Deadlines(loop)
         self._owned = OwnedShards(shards, tier)
         self.placement = Placement(self._owned, state.slots, tier, loop.time)

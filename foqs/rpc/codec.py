@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import TopicKeys
 from foqs.core.flush.completions import CompletionEntry
 from foqs.core.items import validation
 from foqs.core.items.atomic_items import check_completion_items
@@ -57,7 +58,7 @@ from foqs.rpc.request_bytes import UsualItems, UsualLeases
 from foqs.rpc.topic_policies import fairness_number
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import Foqs, ttypes
-from foqs_contract.key_slots import group_prefix, topic_prefix
+from foqs_contract.key_slots import group_prefix
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -83,7 +84,7 @@ def with_path(path: str, error: FoqsError) -> FoqsError:
 
 
 def parse_new_items(
-    raws: Any, namespace: str, settings: NamespaceSettings
+    raws: Any, namespace: str, settings: NamespaceSettings, topic_keys: TopicKeys
 ) -> tuple[list[NewItem], dict[int, FoqsError]]:
     """Parse `NewItem` structs, or `UsualItems`; return the good items in order, and the errors of the others by place."""
     items: list[NewItem] = []
@@ -167,7 +168,9 @@ def parse_new_items(
                     )
                 )
             else:
-                items.append(_parse_new_item(raw, namespace, topic, payload, metadata, trace_context, settings))
+                items.append(
+                    _parse_new_item(raw, namespace, topic, payload, metadata, trace_context, settings, topic_keys)
+                )
         except FoqsError as error:
             errors[place] = with_path(f"items[{place}]", error)
     return items, errors
@@ -181,6 +184,7 @@ def _parse_new_item(
     metadata: bytes,
     trace_context: bytes | None,
     settings: NamespaceSettings,
+    topic_keys: TopicKeys,
 ) -> NewItem:
     """Parse a `NewItem` struct with any fields; those among the arguments were read before. Raises FoqsError."""
     delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
@@ -220,26 +224,19 @@ def _parse_new_item(
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
     if group is not None:
-        key = key_prefix(namespace, topic, group, settings) + validation.check_key_in_group(key)
+        key = topic_keys.prefix_of(namespace, topic, group) + validation.check_key_in_group(key)
     assert raw.topic is not None
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = (
         key_alone_digest(raw.topic, settings.incarnation)
-        if group is not None and topic in settings.topics_of_keys_alone
+        if group is not None and topic in topic_keys.alone
         else item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
     )
     return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(
         *values, key, digest, trace_context, group, key_until_ms
     )
-
-
-def key_prefix(namespace: str, topic: str, group: bytes, settings: NamespaceSettings) -> bytes:
-    """Return what stands before the key of an item with a group: the key is unique in its group, or in its topic."""
-    if topic in settings.topics_of_shared_keys:
-        return topic_prefix(namespace.encode(), topic.encode())
-    return group_prefix(namespace.encode(), group)
 
 
 def parse_policy(value: int) -> DeliveryPolicy:
@@ -346,6 +343,7 @@ def parse_completions(
     raw_items: Any,
     namespace: str,
     settings: NamespaceSettings,
+    topic_keys: TopicKeys,
     items_max: int,
     bytes_max: int,
 ) -> tuple[list[ShardCompletion], dict[int, FoqsError]]:
@@ -365,7 +363,7 @@ def parse_completions(
             f"these are {len(raw_items)} items, and the completions have {sum(counts)}; give each item_count",
             field="items",
         )
-    good, item_errors = parse_new_items(raw_items, namespace, settings)
+    good, item_errors = parse_new_items(raw_items, namespace, settings, topic_keys)
     rest = iter(good)
     parsed = [None if place in item_errors else next(rest) for place in range(len(raw_items))]
     found: list[ShardCompletion] = []

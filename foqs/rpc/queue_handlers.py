@@ -110,7 +110,7 @@ class QueueHandlers:
         request: ttypes.EnqueueRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
-        items, errors = codec.parse_new_items(raws, namespace, settings)
+        items, errors = codec.parse_new_items(raws, namespace, settings, self._queue.topic_keys(namespace))
         if request.atomic:
             return self._enqueue_atomically(call, namespace, items, errors)
         done = _on_done(codec.enqueue_reply, errors, call)
@@ -182,7 +182,13 @@ class QueueHandlers:
         raws = self._checked_entries(request.completions, "completions")
         raw_items = self._checked_entries(request.items, "items")
         entries, errors = codec.parse_completions(
-            raws, raw_items, namespace, settings, limits.atomic_items_max, limits.atomic_bytes_max
+            raws,
+            raw_items,
+            namespace,
+            settings,
+            self._queue.topic_keys(namespace),
+            limits.atomic_items_max,
+            limits.atomic_bytes_max,
         )
         done = _on_done(codec.complete_reply, errors, call)
         return self._queue.complete(namespace, entries, call.deadline, done) if entries else done([])
@@ -234,7 +240,7 @@ class QueueHandlers:
         request: ttypes.RestoreItemsRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
-        items, errors = parse_restored_items(raws, namespace, settings)
+        items, errors = parse_restored_items(raws, namespace, settings, self._queue.topic_keys(namespace))
         done = _on_done(codec.enqueue_reply, errors, call)
         return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 

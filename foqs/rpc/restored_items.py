@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import TopicKeys
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import item_digest, key_alone_digest
 from foqs.core.items.item import DeliveryPolicy, State
@@ -25,20 +26,22 @@ RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
 
 
 def parse_restored_items(
-    raws: Sequence[ttypes.RestoredItem], namespace: str, settings: NamespaceSettings
+    raws: Sequence[ttypes.RestoredItem], namespace: str, settings: NamespaceSettings, topic_keys: TopicKeys
 ) -> tuple[list[ItemWithHistory], dict[int, FoqsError]]:
     """Parse `RestoredItem` structs; return the good items in order, and the errors of the others by place."""
     items: list[ItemWithHistory] = []
     errors: dict[int, FoqsError] = {}
     for place, raw in enumerate(raws):
         try:
-            items.append(_parse_restored_item(raw, namespace, settings))
+            items.append(_parse_restored_item(raw, namespace, settings, topic_keys))
         except FoqsError as error:
             errors[place] = codec.with_path(f"items[{place}]", error)
     return items, errors
 
 
-def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings) -> ItemWithHistory:
+def _parse_restored_item(
+    raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings, topic_keys: TopicKeys
+) -> ItemWithHistory:
     topic = codec.parse_name(raw.topic, "topic")
     assert raw.topic is not None
     payload = validation.check_size(raw.payload or b"", settings.payload_bytes_max, "payload")
@@ -62,12 +65,10 @@ def _parse_restored_item(raw: ttypes.RestoredItem, namespace: str, settings: Nam
         else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
         payload,
         metadata,
-        key
-        if group is None
-        else codec.key_prefix(namespace, topic, group, settings) + validation.check_key_in_group(key),
+        key if group is None else topic_keys.prefix_of(namespace, topic, group) + validation.check_key_in_group(key),
         # What an enqueue with the same topic, priority, payload and metadata has.
         key_alone_digest(raw.topic, settings.incarnation)
-        if group is not None and topic in settings.topics_of_keys_alone
+        if group is not None and topic in topic_keys.alone
         else item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
         validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),

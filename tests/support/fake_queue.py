@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import NO_TOPIC_KEYS, TopicKeys
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.items.life import Event, EventKind, new_row
 from foqs.core.items.row_filter import RowFilter
@@ -94,6 +95,9 @@ class FakeQueue:
         if name != "default":
             raise NamespaceNotFound(f"there is no namespace {name!r}", field="namespace_name")
         return SETTINGS
+
+    def topic_keys(self, name: str) -> TopicKeys:
+        return NO_TOPIC_KEYS
 
     def enqueue(
         self,

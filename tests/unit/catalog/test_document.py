@@ -273,12 +273,7 @@ def test_newer_field_that_cannot_be_written_back_is_refused(value: str) -> None:
 
 
 def test_setting_ranges_cover_the_namespace_settings() -> None:
-    assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {
-        "incarnation",
-        "incarnation_number",
-        "topics_of_keys_alone",
-        "topics_of_shared_keys",
-    }
+    assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {"incarnation", "incarnation_number"}
     assert all(
         SETTING_RANGES[name][0] <= getattr(NamespaceOptions(), name) <= SETTING_RANGES[name][1]
         for name in SETTING_RANGES

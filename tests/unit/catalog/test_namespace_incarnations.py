@@ -10,6 +10,7 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, parse, render
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespaces import Namespaces
+from foqs.catalog.topic_keys import NO_TOPIC_KEYS
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.options.options import NamespaceOptions
 from foqs.queue.engine import Engine
@@ -26,7 +27,8 @@ from tests.support.engines import Caller, World, run_in_world
 async def put(world: World, engine: Engine, namespace: str, payload: bytes = b"p", key: bytes = b"k") -> EnqueueOutcome:
     """Enqueue an item with a key, as the RPC handler does."""
     raw = ttypes.NewItem(topic=b"t", payload=payload, idempotency_key=key)
-    items, errors = codec.parse_new_items([raw], namespace, engine.queue.namespace_settings(namespace))
+    settings = engine.queue.namespace_settings(namespace)
+    items, errors = codec.parse_new_items([raw], namespace, settings, NO_TOPIC_KEYS)
     assert not errors
     [result] = await call_result(lambda done: engine.queue.enqueue(namespace, items, world.deadline_in(5), done))
     return result  # type: ignore[no-any-return]

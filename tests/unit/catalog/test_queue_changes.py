@@ -10,8 +10,10 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, QueueEntry, parse, render
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.queue_changes import change_queue
+from foqs.catalog.topic_keys import NO_TOPIC_KEYS
 from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import LimitExceeded, NamespaceNotFound, Unavailable
+from foqs_contract.key_slots import group_prefix, topic_prefix
 
 ENTRY = QueueEntry({"DelaySeconds": "5"}, {"team": "mail"}, 1, 2)
 
@@ -82,9 +84,23 @@ def test_keys_of_a_queue_may_be_unique_among_all_groups_while_the_queue_exists()
     )
     assert parse(render(shared)) == shared
     namespaces.apply(shared)
-    assert [namespaces.shares_keys("default", topic) for topic in ("mail", "more", "other")] == [False, True, False]
-    assert not namespaces.shares_keys("absent", "more")
-    settings = namespaces.settings_of("default")
-    assert settings.topics_of_shared_keys == settings.topics_of_keys_alone == {"more"}
+    keys = namespaces.topic_keys_of("default")
+    assert keys.shared == keys.alone == {"more"}
+    assert [keys.prefix_of("default", topic, b"g") for topic in ("mail", "more")] == [
+        group_prefix(b"default", b"g"),
+        topic_prefix(b"default", b"more"),
+    ]
+    assert namespaces.topic_keys_of("absent") == NO_TOPIC_KEYS
     namespaces.apply(change_queue(shared, "default", "more", lambda _: None, 2))
-    assert not namespaces.shares_keys("default", "more")
+    assert namespaces.topic_keys_of("default") == NO_TOPIC_KEYS
+
+
+def test_queue_of_any_keys_leaves_the_settings_of_its_namespace_the_same_object() -> None:
+    namespaces = Namespaces(NamespaceOptions())
+    namespaces.apply(with_queue())
+    settings = namespaces.settings_of("default")
+    fifo = replace(ENTRY, key_window_ms=300_000, keys_in_topic=True, keys_alone=True, keys_since_ms=5)
+    with_fifo = change_queue(with_queue(), "default", "more", lambda _: fifo, 2)
+    for document in (with_fifo, change_queue(with_fifo, "default", "more", lambda _: None, 2)):
+        namespaces.apply(document)
+        assert namespaces.is_current("default", settings)

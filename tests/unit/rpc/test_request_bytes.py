@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.catalog.topic_keys import NO_TOPIC_KEYS
 from foqs.rpc import codec
 from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import contract_methods
@@ -134,8 +135,8 @@ def test_usual_items_are_read_and_parsed_without_structs(
     assert assert_as_decoded("enqueue", "items", sent)
     packed, structs = read("enqueue", sent).items, decoded("enqueue", sent).items
     assert isinstance(packed, UsualItems)
-    good, errors = codec.parse_new_items(packed, "n", SETTINGS)
-    wanted, wanted_errors = codec.parse_new_items(structs, "n", SETTINGS)
+    good, errors = codec.parse_new_items(packed, "n", SETTINGS, NO_TOPIC_KEYS)
+    wanted, wanted_errors = codec.parse_new_items(structs, "n", SETTINGS, NO_TOPIC_KEYS)
     assert good == wanted
     assert list(map(type, good)) == list(map(type, wanted))
     assert {place: (str(error), error.field) for place, error in errors.items()} == {

@@ -84,11 +84,11 @@ def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> Non
         engine = world.newest
         assert engine is not None
         message = await send(sqs, "one", "ada")
-        settings = engine.namespaces.settings_of("default")
+        settings, keys = engine.namespaces.settings_of("default"), engine.namespaces.topic_keys_of("default")
         raw = ttypes.NewItem(topic=b"q.fifo", group=b"ada", idempotency_key=b"key")
         restored = ttypes.RestoredItem(topic=b"q.fifo", group=b"bob", restore_key=b"r")
-        items, _ = codec.parse_new_items([raw], "default", settings)
-        with_history, _ = parse_restored_items([restored], "default", settings)
+        items, _ = codec.parse_new_items([raw], "default", settings, keys)
+        with_history, _ = parse_restored_items([restored], "default", settings, keys)
         caller = Caller(world, engine)
         ids = [ok(each) for each in await caller.enqueue([*items, grouped("eve", "q.fifo")])]
         ids += [ok(each) for each in await caller.enqueue(with_history)]
@@ -96,7 +96,7 @@ def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> Non
         # The key is unique in the topic, and free in others.
         again = ttypes.NewItem(topic=b"q.fifo", group=b"bob", idempotency_key=b"key")
         other = ttypes.NewItem(topic=b"groups.fifo", group=b"bob", idempotency_key=b"key")
-        repeats, _ = codec.parse_new_items([again, other], "default", settings)
+        repeats, _ = codec.parse_new_items([again, other], "default", settings, keys)
         repeat, new = await caller.enqueue(repeats)
         assert isinstance(repeat, Repeated)
         assert repeat.id == ids[0]

@@ -10,7 +10,7 @@ import pytest
 from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SqsError
 from foqs_contract.errors import PermissionDenied
-from tests.support.builders import engine_settings
+from tests.support.builders import catalog, engine_settings
 from tests.support.engines import World, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task
 from tests.support.sqs_world import SqsWorld, policy
@@ -100,6 +100,25 @@ def test_a_receive_ends_when_the_attributes_of_its_queue_change_and_the_next_one
         assert len(await next_poll) == 1
         await world.pass_s(1.5)
         assert len(await sqs.receive("mail")) == 1
+
+    run_in_world(story)
+
+
+def test_a_receive_waits_on_when_other_queues_of_its_account_are_created_and_deleted() -> None:
+    async def story(world: World) -> None:
+        world.catalog = catalog()
+        sqs = SqsWorld(world, await world.counted_engine(engine_settings(1)))
+        await sqs.create("mail")
+        poll = waiting(sqs, "mail")
+        await world.pass_s(SOON_S)
+        for other, attributes in (("other", {}), ("other.fifo", {"FifoQueue": "true"})):
+            await sqs.create(other, **attributes)
+            await world.pass_s(SOON_S)
+            await sqs.call("DeleteQueue", QueueUrl=other)
+            await world.pass_s(SOON_S)
+            assert not poll.done(), other
+        await sqs.send("mail", "x")
+        assert [message["Body"] for message in await poll] == ["x"]
 
     run_in_world(story)
 
