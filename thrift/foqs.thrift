@@ -149,7 +149,8 @@ struct NewItem {
    * the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
    *
    * The topic of a FIFO queue of Amazon SQS has a key window of 5 minutes. There an item with a group and a known key is a
-   * repeat, whatever else it is.
+   * repeat, whatever else it is. With a group, a key that begins with `sqs-fifo-` belongs to such a queue: an item of any
+   * other producer with it is UNAVAILABLE.
    */
   11: optional string idempotency_key,
   /**

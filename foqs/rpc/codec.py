@@ -224,6 +224,7 @@ def _parse_new_item(
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
     if group is not None:
+        topic_keys.check_key(topic, key)
         key = topic_keys.prefix_of(namespace, topic, group) + validation.check_key_in_group(key)
     assert raw.topic is not None
     # The digest has the values as requested: a changed default must not make a repeat another item.

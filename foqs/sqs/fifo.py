@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from typing import Final
-from uuid import UUID
 
 from foqs.catalog.document import QueueEntry
+from foqs.catalog.topic_keys import queue_key_start
 from foqs.sqs.errors import invalid_parameter, invalid_value, missing_parameter
 from foqs.sqs.identifiers import QueueName
 from foqs.sqs.parameters import Parameters, check_text
@@ -66,15 +66,10 @@ def check_no_delay(parameters: Parameters) -> None:
 
 def key_of(queue: QueueName, entry: QueueEntry, deduplication_id: str) -> bytes:
     """Return the idempotency key of a message, which is unique in the queue or in its group."""
-    named = f"{queue.name}|{entry.keys_since_ms}|{deduplication_id}"
-    return b"sqs-fifo-" + hashlib.sha256(named.encode()).hexdigest().encode()
+    named = f"{queue.name}|{deduplication_id}"
+    return queue_key_start(entry.keys_since_ms) + hashlib.sha256(named.encode()).hexdigest().encode()
 
 
 def sequence_number(item_id: str) -> str:
     """Return the SequenceNumber of an item. It rises in each shard, and so in each group."""
     return item_id.partition("-")[2].zfill(_SEQUENCE_DIGITS)
-
-
-def repeated_message_id(key: bytes) -> str:
-    """Return a MessageId for a message that was not stored, because another one had its deduplication id. It names no item."""
-    return str(UUID(bytes=hashlib.sha256(key).digest()[:16], version=4))

@@ -31,7 +31,6 @@ from foqs.sqs.receive_attempts import AttemptName, ReceiveAttempt, ReceiveAttemp
 from foqs.sqs.redrive_policy import redrive_in_force
 from foqs_contract.errors import (
     FoqsError,
-    KeyConflict,
     LimitExceeded,
     NotFound,
     StaleLease,
@@ -166,10 +165,7 @@ class MessageActions:
             items=[message.item for message in messages],
         )
         reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.principal)
-        results = [
-            _sent(result, message, is_fifo=queue.is_fifo)
-            for result, message in zip(reply.results or (), messages, strict=False)
-        ]
+        results = [_sent(result, is_fifo=queue.is_fifo) for result in (reply.results or ())[: len(messages)]]
         missing: list[_Sent | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
         return results + missing
 
@@ -495,16 +491,13 @@ _REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
 """The request of each call that settles deliveries, and the name of its list."""
 
 
-def _sent(result: Any, message: OutgoingMessage, *, is_fifo: bool) -> _Sent | SqsError:
+def _sent(result: Any, *, is_fifo: bool) -> _Sent | SqsError:
     """Return what the reply says of an enqueued item, or the error."""
     if isinstance(result, str) or result.error is None:
         item_id = result if isinstance(result, str) else raw_id(result.id).decode()
         sent = {"MessageId": message_id(item_id)}
         return {**sent, "SequenceNumber": fifo.sequence_number(item_id)} if is_fifo else sent
     error = error_from_struct(result.error, "refused")
-    if is_fifo and isinstance(error, KeyConflict):
-        # The first message had its deduplication id before the owner had read the queue: it was remembered as it is.
-        return {"MessageId": fifo.repeated_message_id(message.item.idempotency_key or b"")}
     if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
         return too_long_for_namespace(error.message)
     return from_foqs_error(error)

@@ -488,7 +488,8 @@ class NewItem(object):
     the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
 
     The topic of a FIFO queue of Amazon SQS has a key window of 5 minutes. There an item with a group and a known key is a
-    repeat, whatever else it is.
+    repeat, whatever else it is. With a group, a key that begins with `sqs-fifo-` belongs to such a queue: an item of any
+    other producer with it is UNAVAILABLE.
      - group: The group of the item, such as a customer: 1 to 255 bytes of UTF-8 without NUL. It is kept and returned as given, and
     never changes, also if the item is moved, dead, redriven or restored. All items of a group of the namespace are in one
     shard: its slot is the CRC-32 of the namespace, NUL and the group, modulo 1,024. If that shard is not served, the

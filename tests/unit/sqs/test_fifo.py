@@ -8,13 +8,9 @@ from typing import Any, Final
 import pytest
 
 from foqs.core.groups.group_rules import GroupRules
-from foqs.options.sqs_options import ACCOUNT_DEFAULT
-from foqs.sqs import fifo
 from foqs.sqs.errors import SqsError
-from foqs.sqs.identifiers import QueueName
-from foqs_contract.key_slots import topic_prefix
-from tests.support.builders import catalog, keyed_item
-from tests.support.engines import Caller, World, run_in_world
+from tests.support.builders import catalog
+from tests.support.engines import World, run_in_world
 from tests.support.sqs_world import SqsWorld, arn, policy
 
 FIFO: Final = {"FifoQueue": "true"}
@@ -113,24 +109,6 @@ def test_message_with_a_deduplication_id_that_was_used_is_accepted_and_not_store
         await delete(sqs, message)
         await send(sqs, "body", duplicate_id="one")
         assert not await sqs.receive("q.fifo"), "a deleted message is remembered, too"
-
-    play(story)
-
-
-def test_message_whose_id_was_remembered_with_another_item_is_accepted_and_not_stored() -> None:
-    async def story(world: World, sqs: SqsWorld) -> None:
-        engine = world.newest
-        assert engine is not None
-        entry = engine.admin.document().namespaces["default"].queues["q.fifo"]
-        name = fifo.key_of(QueueName(ACCOUNT_DEFAULT, "q.fifo"), entry, "one")
-        earlier = keyed_item(topic_prefix(b"default", b"q.fifo") + name, "q.fifo")
-        earlier.item_group = b"ada"
-        await Caller(world, engine).enqueue([earlier])
-        replies = [await send(sqs, "body", duplicate_id="one") for _ in range(2)]
-        assert replies[0] == replies[1]
-        assert "SequenceNumber" not in replies[0]
-        (message,) = await sqs.receive("q.fifo")
-        assert message["MessageId"] != replies[0]["MessageId"]
 
     play(story)
 

@@ -7,11 +7,14 @@ from typing import Any, Final
 
 import pytest
 
+from foqs.catalog.document import Document
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
+from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.restored_items import parse_restored_items
 from foqs.sqs.errors import SqsError
 from foqs.sqs.identifiers import item_id_of_message
+from foqs_contract.errors import Unavailable
 from foqs_contract.idl import ttypes
 from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
@@ -102,6 +105,70 @@ def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> Non
         assert repeat.id == ids[0]
         assert isinstance(new, str)
         await caller.enqueue([new_item("q.fifo")])  # without a group it may be anywhere
+
+    play(story)
+
+
+@pytest.mark.parametrize("queue", ["q.fifo", "groups.fifo"])
+@pytest.mark.parametrize("former_scope", [None, "queue", "messageGroup"])
+def test_message_is_refused_by_an_owner_that_has_not_read_its_queue_and_its_repeat_is_stored_once(
+    monkeypatch: pytest.MonkeyPatch, queue: str, former_scope: str | None
+) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        scope = (await sqs.call("GetQueueAttributes", QueueUrl=queue, AttributeNames=["All"]))["Attributes"]
+        await sqs.call("DeleteQueue", QueueUrl=queue)
+        if former_scope is not None:
+            await sqs.create(queue, **FIFO, DeduplicationScope=former_scope)
+        before = world.newest.namespaces.document
+        if former_scope is not None:
+            await sqs.call("DeleteQueue", QueueUrl=queue)
+        await world.pass_s(0.01)
+        await sqs.create(queue, **FIFO, DeduplicationScope=scope["DeduplicationScope"])
+        for group in GROUPS:
+            with monkeypatch.context() as patched:
+                let_owners_know(patched, world, before)
+                refusal = await refused(sqs, "SendMessage", QueueUrl=queue, MessageBody=group, MessageGroupId=group)
+                assert refusal.startswith("ServiceUnavailable")
+                assert "has not read the queue" in refusal
+            first, again = [await send(sqs, group, group, queue) for _ in range(2)]
+            assert again == first
+            await send(sqs, f"{group} later", group, queue)
+        received = [each["Body"] for _ in range(3) for each in await sqs.receive(queue)]
+        assert sorted(received) == sorted(GROUPS)
+
+    play(story)
+
+
+def let_owners_know(monkeypatch: pytest.MonkeyPatch, world: World, document: Document) -> None:
+    """Let the calls of the actions find this version of the catalog, as at an owner that is behind."""
+    assert world.newest is not None
+    namespaces, make = world.newest.namespaces, InHostCall.make
+
+    async def make_there(call: InHostCall, grace_s: float | None = None) -> Any:
+        known = namespaces.document
+        namespaces.apply(document)
+        try:
+            return await make(call, grace_s)
+        finally:
+            namespaces.apply(known)
+
+    monkeypatch.setattr(InHostCall, "make", make_there)
+
+
+@pytest.mark.parametrize("topic", ["q.fifo", "native"])
+def test_native_item_with_a_group_has_no_key_of_a_fifo_queue(topic: str) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        namespaces = world.newest.namespaces
+        raw = ttypes.NewItem(topic=topic.encode(), group=b"ada", idempotency_key=b"sqs-fifo-17-x")
+        settings, keys = namespaces.settings_of("default"), namespaces.topic_keys_of("default")
+        raw_without_group = ttypes.NewItem(topic=topic.encode(), idempotency_key=b"sqs-fifo-17-x")
+        (item,), errors = codec.parse_new_items([raw, raw_without_group], "default", settings, keys)
+        assert item.item_group is None
+        assert isinstance(errors[0], Unavailable)
+        assert errors[0].field == "items[0].idempotency_key"
+        assert errors[0].retry_after_ms
 
     play(story)
 
