@@ -49,6 +49,7 @@ class ActionRequest:
         invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
         trace: the header `X-Amzn-Trace-Id`, if it is a trace of X-Ray.
         give_backs: each releases items that were leased for the request.
+        before_write: each is called when the reply of leased items will be written, so that `give_back` is not called any more.
         check_grant: checks the grant of the principal again. Raises PermissionDenied.
         need_peer: cancels the request if the peer closes its side of the connection. Other requests go on, and are
             answered.
@@ -65,6 +66,7 @@ class ActionRequest:
     invocation_id: str | None = None
     trace: bytes = b""
     give_backs: list[Callable[[], None]] = field(default_factory=list)
+    before_write: list[Callable[[], None]] = field(default_factory=list)
     check_grant: Callable[[], None] = lambda: None
     need_peer: Callable[[], None] = lambda: None
     reserve_reply: Callable[[int], None] = lambda byte_count: None
@@ -73,6 +75,11 @@ class ActionRequest:
         """Release what was leased, because the reply does not reach the client."""
         while self.give_backs:
             self.give_backs.pop()()
+
+    def reply_is_written(self) -> None:
+        """Do what waits for the moment from which on nothing is given back: the reply is written now, or as much as the client takes."""
+        for call in self.before_write:
+            call()
 
     @property
     def sender(self) -> str:

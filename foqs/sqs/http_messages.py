@@ -46,6 +46,7 @@ class HttpReply:
         action: the name of a known action, or `unknown`.
         error: the shape of a failure, or None.
         give_back: called if no byte of the reply is given to the transport.
+        before_write: called before the first byte is given to it, if there is a `give_back`.
     """
 
     status: int
@@ -54,6 +55,7 @@ class HttpReply:
     action: str
     error: str | None = None
     give_back: Callable[[], None] | None = None
+    before_write: Callable[[], None] = lambda: None
 
 
 def reply_headers(content_type: str, request_id: str | None = None) -> dict[str, str]:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from foqs.catalog.document import QueueEntry
@@ -208,7 +209,8 @@ class MessageActions:
             await self._make_visible(request, queue, deliveries)
         elif attempt is not None and repeated is None:
             leases = [(raw_id(delivery.id).decode(), delivery.token) for delivery in deliveries]
-            self._attempts.remember(attempt, deliveries, leases, received_s)
+            # Before that the messages may be given back, also after the client has repeated the receive.
+            request.before_write.append(partial(self._attempts.remember, attempt, deliveries, leases, received_s))
         messages = []
         for delivery in deliveries:
             messages.append(self._received(request, queue, delivery, received_s, system_names, attribute_names))

@@ -1,6 +1,7 @@
 """What receives with a ReceiveRequestAttemptId got, so that a receive that is repeated gets the same messages.
 
-A client repeats a receive whose reply it has lost. Always true: an attempt is forgotten `KEPT_S` after its receive, and as soon as
+A client repeats a receive whose reply it has lost. Always true: an attempt is remembered when its reply is written, so that its
+messages are not given back any more; it is forgotten `KEPT_S` after its receive, and as soon as
 a message of it was settled here; there are at most `attempts_max`, and their messages have at most `bytes_max`; the oldest
 are forgotten first. Whether the leases still last, only the shards know. Pure.
 """

@@ -133,7 +133,9 @@ class SqsService:
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
             return protocol.error(action_name, failure)
         reply = protocol.result(action_name, reply_body, request_id)
-        return replace(reply, give_back=request.give_back) if request.give_backs else reply
+        if not request.give_backs:
+            return reply
+        return replace(reply, give_back=request.give_back, before_write=request.reply_is_written)
 
     async def _join(self, parts: Iterator[bytes]) -> bytes:
         """Return the body of a reply. Other requests have their turn between its parts, and one long body is made at a time."""

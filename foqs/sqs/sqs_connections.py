@@ -133,7 +133,7 @@ class SqsConnections:
                 # A client that was refused before the interim reply may leave its body out.
                 response.force_close()
             if reply.give_back is not None:
-                await _write_or_give_back(request, response, reply.give_back)
+                await _write_or_give_back(request, response, reply.give_back, reply.before_write)
         finally:
             held.release()
         return response
@@ -261,13 +261,17 @@ class _HeldBytes:
 
 
 async def _write_or_give_back(
-    request: web.BaseRequest, response: web.StreamResponse, give_back: Callable[[], None]
+    request: web.BaseRequest,
+    response: web.StreamResponse,
+    give_back: Callable[[], None],
+    before_write: Callable[[], None],
 ) -> None:
-    """Write a response now. If the client has disconnected, call `give_back` instead."""
+    """Write a response now, after `before_write`. If the client has disconnected, call `give_back` instead."""
     transport = request.transport
     if transport is None or transport.is_closing():
         give_back()
         return
+    before_write()
     with suppress(ConnectionError):  # aiohttp ends the connection
         await response.prepare(request)  # nothing is awaited up to the write
         await write_head(request, response)

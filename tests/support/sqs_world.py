@@ -40,6 +40,7 @@ class SqsWorld:
         principal: of all actions.
         requests: those of the actions so far.
         is_granted: whether the principal of receives that wait still has its grant.
+        writes_replies: whether the reply of each action is written; else it is made, and the test gives its messages back.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -59,6 +60,7 @@ class SqsWorld:
         self.principal: Principal | None = None
         self.requests: list[ActionRequest] = []
         self.is_granted = True
+        self.writes_replies = True
         self.on_catalog_changed = directory._on_catalog_changed
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
@@ -81,7 +83,10 @@ class SqsWorld:
             check_grant=self._check_grant,
         )
         self.requests.append(request)
-        return await self._actions[action].handle(request)
+        reply = await self._actions[action].handle(request)
+        if self.writes_replies:
+            request.reply_is_written()
+        return reply
 
     def _check_grant(self) -> None:
         if not self.is_granted:

@@ -391,6 +391,11 @@ def test_messages_of_a_request_are_given_back_if_it_fails_or_its_reply_is_not_se
         if failure is None:
             assert given_back == []
             assert reply.give_back is not None
+            written: list[None] = []
+            world.requests[0].before_write.append(lambda: written.append(None))
+            assert written == []
+            reply.before_write()
+            assert written == [None]
             reply.give_back()
     assert given_back == [None]
     assert world.requests[0].give_backs == []

@@ -30,7 +30,7 @@ class Service:
         self.called = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.before_reply: Callable[[], None] = lambda: None
-        self.unsent = 0
+        self.unsent = self.written = 0
         self.received_bytes = 0
 
     def check_head(self, head: HttpHead) -> None:
@@ -64,10 +64,15 @@ class Service:
             self.cancelled.set()
             raise
         self.before_reply()
-        return HttpReply(200, {}, body[:2], "SendMessage", give_back=self.give_back)
+        return HttpReply(
+            200, {}, body[:2], "SendMessage", give_back=self.give_back, before_write=self.count_written_reply
+        )
 
     def give_back(self) -> None:
         self.unsent += 1
+
+    def count_written_reply(self) -> None:
+        self.written += 1
 
 
 class Port:
@@ -271,12 +276,12 @@ def test_a_reply_is_unsent_only_if_its_client_has_disconnected() -> None:
         async with port.connection() as (reader, writer):
             writer.write(REQUEST)
             await reader.readuntil(b"{}")
-            assert port.service.unsent == 0
+            assert (port.service.unsent, port.service.written) == (0, 1)
             # From now on the connection ends just when its reply is ready.
             port.service.before_reply = port.listener.connections.abort
             writer.write(REQUEST)
             assert await read_to_end(reader) == b""
-            assert port.service.unsent == 1
+            assert (port.service.unsent, port.service.written) == (1, 1)
 
     story(main())
 
