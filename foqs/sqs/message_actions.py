@@ -280,8 +280,11 @@ class MessageActions:
     ) -> list[Any]:
         """Dequeue, and return the deliveries. A message that was received too often before is moved to the dead letter queue instead.
 
-        It waits only while the queue is the same one and has the same attributes, and while the grant lasts. Raises
-        `SqsError` if the queue was deleted, and PermissionDenied.
+        It waits only while the queue is the same one and has the same attributes, and while the grant lasts.
+
+        Raises:
+            SqsError: the queue was deleted, or lost its order. It may have delivered several messages of a group.
+            PermissionDenied: the grant was taken away.
         """
         namespace = self._directory.namespace_of(queue.account)
         loop_time = asyncio.get_running_loop().time
@@ -292,6 +295,8 @@ class MessageActions:
             if found is None:
                 request.check_grant()
                 await self._directory.find(queue)
+            self._directory.check_order(queue)
+            if found is None:
                 return []
             redrive = redrive_in_force(namespace, queue.name, self._directory.queues(namespace))
             if redrive is None:

@@ -83,11 +83,12 @@ class QueueDirectory:
         return entry
 
     def is_current(self, queue: QueueName, entry: QueueEntry) -> bool:
-        """Return whether the queue is the same one, and has the same attributes, as far as this host knows."""
+        """Return whether the queue is the same one, has the same attributes and still its order, as far as this host knows."""
         found = self.queues(self.namespace_of(queue.account)).get(queue.name)
-        return found is entry or (
+        is_same = found is entry or (
             found is not None and (found.attributes, found.created_at_s) == (entry.attributes, entry.created_at_s)
         )
+        return is_same and self._is_in_order(queue)
 
     @contextmanager
     def watching(self, namespace: str, on_change: Callable[[], None]) -> Iterator[None]:
@@ -122,15 +123,20 @@ class QueueDirectory:
 
     def check_order(self, queue: QueueName) -> None:
         """Check that the topic of a FIFO queue is delivered in order. Raises `SqsError` if its policy was removed since."""
-        if queue.is_fifo:
-            policies = self._admin.document().namespaces[self.namespace_of(queue.account)].policies
-            policy = policies.get(queue.name)
-            if policy is None or policy.group_leases_max != fifo.GROUP_LEASES_MAX:
-                raise SqsError(
-                    "UnsupportedOperation",
-                    f"The topic of {queue.name} has no policy of strict order any more, so this queue is not FIFO. Create "
-                    f"the queue again, or set the policy: foqs topic policy {queue.name} --group-leases-max 1",
-                )
+        if not self._is_in_order(queue):
+            raise SqsError(
+                "UnsupportedOperation",
+                f"The topic of {queue.name} has no policy of strict order any more, so this queue is not FIFO. Create "
+                f"the queue again, or set the policy: foqs topic policy {queue.name} --group-leases-max 1",
+            )
+
+    def _is_in_order(self, queue: QueueName) -> bool:
+        """Return whether the topic of a FIFO queue is delivered in order; True for a standard queue."""
+        if not queue.is_fifo:
+            return True
+        namespace = self._admin.document().namespaces.get(self.namespace_of(queue.account))
+        policy = None if namespace is None else namespace.policies.get(queue.name)
+        return policy is not None and policy.group_leases_max == fifo.GROUP_LEASES_MAX
 
     async def _read_again(self) -> None:
         """Wait for a reading of the stored catalog that begins after this call. Callers share it. Raises `Unavailable`."""

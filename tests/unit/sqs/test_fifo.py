@@ -11,6 +11,7 @@ from foqs.core.groups.group_rules import GroupRules
 from foqs.sqs.errors import SqsError
 from tests.support.builders import catalog
 from tests.support.engines import World, run_in_world
+from tests.support.method_gate import start_task
 from tests.support.sqs_world import SqsWorld, arn, policy
 
 FIFO: Final = {"FifoQueue": "true"}
@@ -261,6 +262,43 @@ def test_queue_without_its_policy_accepts_and_delivers_nothing_until_it_is_creat
         assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["1"]
         await sqs.call("DeleteQueue", QueueUrl="q.fifo")
         assert not world.newest.admin.namespace("default").policies
+
+    play(story)
+
+
+@pytest.mark.parametrize("group_leases_max", [None, 2])
+def test_receive_that_waits_gets_no_second_message_of_a_group_when_the_policy_is_removed(
+    group_leases_max: int | None,
+) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        for body in "12345":
+            await send(sqs, body)
+        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=600)
+        poll = start_task(refused(sqs, "ReceiveMessage", QueueUrl="q.fifo", MaxNumberOfMessages=10, WaitTimeSeconds=20))
+        await world.pass_s(1)
+        receive = sqs.requests[-1]
+        await world.newest.admin.set_group_limit("default", "q.fifo", group_leases_max, world.deadline_in(5))
+        assert "no policy of strict order" in await poll
+        receive.give_back()  # as the server does when an action fails
+        await sqs.create("q.fifo", **FIFO)
+        assert await sqs.receive("q.fifo") == [], "the first message is in flight"
+        await delete(sqs, first)
+        (second,) = await sqs.receive("q.fifo")
+        assert (second["Body"], second["Attributes"]["ApproximateReceiveCount"]) == ("2", "1")
+
+    play(story)
+
+
+def test_receive_that_waits_for_a_message_ends_when_the_policy_is_removed() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        poll = start_task(refused(sqs, "ReceiveMessage", QueueUrl="q.fifo", WaitTimeSeconds=20))
+        await world.pass_s(1)
+        began_s = world.loop.time()
+        await world.newest.admin.set_group_limit("default", "q.fifo", None, world.deadline_in(5))
+        assert "no policy of strict order" in await poll
+        assert world.loop.time() < began_s + 1
 
     play(story)
 
