@@ -230,9 +230,9 @@ class MessageActions:
     async def _repeat(
         self, request: ActionRequest, queue: QueueName, name: AttemptName, visibility_s: int
     ) -> ReceiveAttempt | None:
-        """Return what the attempt got before, with the visibility timeout begun again; None if it has to receive other messages.
+        """Return what the attempt got before and is still in flight, with the visibility timeout begun again.
 
-        The messages stay invisible if the reply is not sent, as after a lost reply: another one may have been received.
+        None if it has to receive other messages. The messages stay invisible if the reply is not sent, as after a lost reply: another one may have been received.
 
         Raises:
             SqsError: it is not known now whether they are still in flight.
@@ -245,12 +245,14 @@ class MessageActions:
                 ttypes.Extension(id=raw_id(each.id), token=each.token, lease_ms=visibility_s * 1_000)
                 for each in attempt.deliveries
             ]
-            errors = [each for each in await self._settle_entries(request, queue, "extendLease", extensions) if each]
-            if not errors:
-                return attempt
+            errors = await self._settle_entries(request, queue, "extendLease", extensions)
             for error in errors:
-                if not isinstance(error, StaleLease | NotFound):
+                if error is not None and not isinstance(error, StaleLease | NotFound):
                     raise from_foqs_error(error)
+            # Those whose lease is extended belong to this attempt: without them their groups would wait for nobody.
+            return self._attempts.keep_only(
+                name, attempt, [place for place, error in enumerate(errors) if error is None]
+            )
         self._attempts.forget(name)
         return None
 

@@ -9,7 +9,7 @@ are forgotten first. Whether the leases still last, only the shards know. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs.queue.port import ITEM_OVERHEAD_BYTES
@@ -85,7 +85,7 @@ class ReceiveAttempts:
         """Remember what an attempt got, in place of what it got before. Without messages there is nothing to repeat."""
         self.forget(name)
         self._forget_ended()
-        size = sum(len(delivery.payload or b"") + ITEM_OVERHEAD_BYTES for delivery in deliveries)
+        size = _size(deliveries)
         if not deliveries or size > self._bytes_max:
             return
         self._attempts[name] = ReceiveAttempt(deliveries, leases, received_s, size, self._time_s() + KEPT_S)
@@ -102,6 +102,32 @@ class ReceiveAttempts:
             for lease in attempt.leases:
                 del self._name_by_lease[lease]
 
+    def keep_only(self, name: AttemptName, attempt: ReceiveAttempt, places: Sequence[int]) -> ReceiveAttempt | None:
+        """Return an attempt with the messages at these places; None if there are none. The others are no longer in flight.
+
+        It is remembered so, or forgotten, unless another one took its place meanwhile.
+        """
+        is_known = self._attempts.get(name) is attempt
+        if not places:
+            if is_known:
+                self.forget(name)
+            return None
+        if len(places) == len(attempt.deliveries):
+            return attempt
+        deliveries = [attempt.deliveries[place] for place in places]
+        kept = replace(
+            attempt,
+            deliveries=deliveries,
+            leases=[attempt.leases[place] for place in places],
+            bytes=_size(deliveries),
+        )
+        if is_known:
+            for lease in set(attempt.leases).difference(kept.leases):
+                del self._name_by_lease[lease]
+            self._attempts[name] = kept
+            self._bytes -= attempt.bytes - kept.bytes
+        return kept
+
     def on_settled(self, lease: LeaseName) -> None:
         """Forget the attempt that got this lease: its message is being deleted, or its visibility changed."""
         name = self._name_by_lease.get(lease)
@@ -115,3 +141,7 @@ class ReceiveAttempts:
             if self._attempts[name].ends_at_s > now_s:
                 return
             self.forget(name)
+
+
+def _size(deliveries: Sequence[Any]) -> int:
+    return sum(len(delivery.payload or b"") + ITEM_OVERHEAD_BYTES for delivery in deliveries)

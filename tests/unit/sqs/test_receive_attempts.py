@@ -120,15 +120,38 @@ def test_attempt_whose_visibility_timeout_has_ended_is_a_new_receive() -> None:
     play(story)
 
 
-def test_another_host_does_not_know_an_attempt_and_what_it_settles_ends_it() -> None:
+def test_another_host_does_not_know_an_attempt_and_what_it_deletes_is_left_out_of_the_next_reply() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         other = SqsWorld(world, world.newest)
-        first = await receive(sqs)
+        deleted, left = await receive(sqs)
         assert await receive(other) == []
-        await delete(other, first[0])
-        (again,) = await receive(sqs)
-        assert again["Body"].endswith("2")
+        await delete(other, deleted)
+        for _ in range(2):
+            assert await receive(sqs, VisibilityTimeout=43_200) == [left]
+        (next_of_group,) = await sqs.receive("q.fifo")
+        assert next_of_group["Body"] == deleted["Body"].replace("1", "2")
+        await delete(sqs, left)
+        (last,) = await receive(sqs)
+        assert last["Body"] == left["Body"].replace("1", "2")
+
+    play(story)
+
+
+def test_attempt_of_which_a_lease_has_ended_keeps_the_others_and_no_group_waits_for_it() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        other = SqsWorld(world, world.newest)
+        ended, longer = await receive(sqs, VisibilityTimeout=5)
+        handle = longer["ReceiptHandle"]
+        await other.call("ChangeMessageVisibility", QueueUrl="q.fifo", ReceiptHandle=handle, VisibilityTimeout=60)
+        await world.pass_s(10)
+        assert await receive(sqs) == [longer]
+        (again,) = await sqs.receive("q.fifo")
+        assert (again["Body"], again["Attributes"]["ApproximateReceiveCount"]) == (ended["Body"], "2")
+        assert await receive(sqs) == [longer]
+        await world.pass_s(31)
+        assert bodies(await receive(sqs)) == ["ada 1", "bob 1"], "nothing is left of the attempt"
 
     play(story)
 
@@ -257,6 +280,39 @@ def test_attempt_is_forgotten_by_its_own_leases_only() -> None:
     assert known.texts("a") == ["a"]
     known.attempts.on_settled(("a", 8))
     assert known.texts("a") == []
+
+
+def test_attempt_keeps_some_of_its_messages_and_is_forgotten_by_their_leases_only() -> None:
+    known = Known(bytes_max=9 + 2 * ITEM_OVERHEAD_BYTES)
+    messages = [SimpleNamespace(payload=bytes(size)) for size in (2, 3, 4)]
+    known.attempts.remember(name("a"), messages[:2], [("a", 1), ("b", 2)], 5.0)
+    attempt = known.attempts.find(name("a"))
+    assert attempt is not None
+    assert known.attempts.keep_only(name("a"), attempt, [0, 1]) is attempt
+    kept = known.attempts.keep_only(name("a"), attempt, [1])
+    assert kept is not None
+    assert (kept.deliveries, kept.leases, kept.received_s) == (messages[1:2], [("b", 2)], 5.0)
+    assert known.attempts.find(name("a")) is kept
+    known.attempts.on_settled(("a", 1))
+    known.add("c", 6)
+    assert known.texts("a", "c") == ["a", "c"], "the bytes of the other message are free"
+    known.attempts.on_settled(("b", 2))
+    assert known.texts("a", "c") == ["c"]
+    found = known.attempts.find(name("c"))
+    assert found is not None
+    assert known.attempts.keep_only(name("c"), found, []) is None
+    assert len(known.attempts) == 0
+
+
+def test_attempt_that_took_the_place_of_another_one_is_not_changed_with_it() -> None:
+    known = Known()
+    known.add("a")
+    former = known.attempts.find(name("a"))
+    assert former is not None
+    known.add("a", token=8)
+    later = known.attempts.find(name("a"))
+    assert known.attempts.keep_only(name("a"), former, []) is None
+    assert known.attempts.find(name("a")) is later
 
 
 def test_queue_that_was_created_again_and_another_principal_know_no_attempt() -> None:
