@@ -19,6 +19,7 @@ from foqs.catalog.document import (
     NamespaceRecord,
     Permission,
     PolicyRecord,
+    QueueEntry,
 )
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
@@ -174,6 +175,8 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     perhaps because this one replaces a lost one, the incarnations of `imported` are used, and
     the catalog takes the identity of `imported`, if it has one.
 
+    A queue that exists keeps what says where its messages are and which keys they have, whatever `imported` says of it.
+
     Fields that only a newer version knows stay as they are.
 
     The key slots of `imported` are added to the recorded ones. Shards without slots there are
@@ -205,7 +208,7 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
         return incarnation if existing is None else existing.incarnation
 
     namespaces = {
-        name: _with_unknown_of(
+        name: _with_kept_fields(
             document.namespaces.get(name), replace(own, deleting=None, incarnation=incarnation_of(name, own))
         )
         for name, own in imported.namespaces.items()
@@ -216,12 +219,15 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     return _next_version(document, namespaces=namespaces, slots=slots, identity=imported.identity or document.identity)
 
 
-def _with_unknown_of(existing: NamespaceRecord | None, imported: NamespaceRecord) -> NamespaceRecord:
-    """Return an imported namespace with the existing one's fields that only a newer version knows. An import has none."""
+def _with_kept_fields(existing: NamespaceRecord | None, imported: NamespaceRecord) -> NamespaceRecord:
+    """Return an imported namespace with the existing one's fields that an import does not change.
+
+    These are the fields that only a newer version knows, and those about the keys of queues.
+    """
     if existing is None:
         return imported
     queues = {
-        name: replace(queue, unknown=existing.queues[name].unknown) if name in existing.queues else queue
+        name: _with_keys_of(existing.queues[name], queue) if name in existing.queues else queue
         for name, queue in imported.queues.items()
     }
     policies = {
@@ -229,6 +235,18 @@ def _with_unknown_of(existing: NamespaceRecord | None, imported: NamespaceRecord
         for topic, policy in imported.policies.items()
     }
     return replace(imported, queues=queues, policies=policies, unknown=existing.unknown)
+
+
+def _with_keys_of(existing: QueueEntry, imported: QueueEntry) -> QueueEntry:
+    """Return an imported queue with the existing one's keys, because its messages are placed and remembered by them."""
+    return replace(
+        imported,
+        key_window_ms=existing.key_window_ms,
+        keys_in_topic=existing.keys_in_topic,
+        keys_alone=existing.keys_alone,
+        keys_since_ms=existing.keys_since_ms,
+        unknown=existing.unknown,
+    )
 
 
 def record_slots(

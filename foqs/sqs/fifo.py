@@ -15,6 +15,7 @@ from foqs.catalog.topic_keys import queue_key_start
 from foqs.sqs.errors import invalid_parameter, invalid_value, missing_parameter
 from foqs.sqs.identifiers import QueueName
 from foqs.sqs.parameters import Parameters, check_text
+from foqs.sqs.queue_attributes import SCOPE_OF_GROUP, SCOPE_OF_QUEUE
 
 GROUP_LEASES_MAX: Final = 1
 """The limit of the topic of a FIFO queue: strict order."""
@@ -24,6 +25,11 @@ IDENTIFIER_CHARS_MAX: Final = 128
 """The longest MessageGroupId, MessageDeduplicationId and ReceiveRequestAttemptId."""
 _SEQUENCE_DIGITS: Final = 20
 _NOT_VALID_FOR_QUEUE: Final = "The request include parameter that is not valid for this queue type."
+
+
+def scope_of(entry: QueueEntry) -> str:
+    """Return the DeduplicationScope of a FIFO queue: what its keys say, because they place its messages."""
+    return SCOPE_OF_QUEUE if entry.keys_in_topic else SCOPE_OF_GROUP
 
 
 def group_of(parameters: Parameters) -> str:

@@ -122,12 +122,12 @@ class QueueActions:
         now_s = now_ms // 1_000
         created = QueueEntry(attributes, tags, now_s, now_s)
         if queue.is_fifo:
-            queue_attributes.check_fifo_change(attributes, attributes)
-            keys_in_topic = queue_attributes.removes_duplicates_in_queue(attributes)
+            scope = queue_attributes.new_scope(attributes)
             created = replace(
                 created,
+                attributes=queue_attributes.without_scope(attributes, scope),
                 key_window_ms=fifo.KEY_WINDOW_MS,
-                keys_in_topic=keys_in_topic,
+                keys_in_topic=scope == queue_attributes.SCOPE_OF_QUEUE,
                 keys_alone=True,
                 keys_since_ms=now_ms,
             )
@@ -135,7 +135,7 @@ class QueueActions:
         def create(before: QueueEntry | None) -> QueueEntry:
             if before is None:
                 return created
-            known = queue_attributes.with_defaults(before.attributes, is_fifo=queue.is_fifo)
+            known = _shown_attributes(queue, before)
             for name, value in attributes.items():
                 if known.get(name, "") != value:
                     raise SqsError(
@@ -226,7 +226,7 @@ class QueueActions:
         names = request.parameters.texts("AttributeNames") or []
         check_attribute_names(names, queue_attributes.KNOWN_NAMES)
         values = {
-            **queue_attributes.with_defaults(entry.attributes, is_fifo=queue.is_fifo),
+            **_shown_attributes(queue, entry),
             "QueueArn": queue.arn(request.region),
             "CreatedTimestamp": str(entry.created_at_s),
             "LastModifiedTimestamp": str(entry.changed_at_s),
@@ -246,10 +246,8 @@ class QueueActions:
         await self._check_redrive_policy(queue, present, attributes)
 
         def change(entry: QueueEntry) -> QueueEntry:
-            after = _merged(entry.attributes, attributes)
-            if queue.is_fifo:
-                queue_attributes.check_fifo_change(entry.attributes, after)
-            return replace(entry, attributes=after)
+            new = queue_attributes.without_scope(attributes, fifo.scope_of(entry)) if queue.is_fifo else attributes
+            return replace(entry, attributes=_merged(entry.attributes, new))
 
         await self._update(request, queue, change)
         return {}
@@ -376,6 +374,11 @@ class QueueActions:
                 entry, attributes=_merged(entry.attributes, {"Policy": update(entry.attributes.get("Policy", ""))})
             ),
         )
+
+
+def _shown_attributes(queue: QueueName, entry: QueueEntry) -> dict[str, str]:
+    """Return the attributes of a queue with the defaults of those that are not stored."""
+    return queue_attributes.with_defaults(entry.attributes, fifo.scope_of(entry) if queue.is_fifo else None)
 
 
 def _merged(before: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:

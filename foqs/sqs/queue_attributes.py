@@ -31,7 +31,10 @@ _NUMBERS: Final[Mapping[str, tuple[int, int, int]]] = {
 }
 """(least, most, default) of each numeric attribute that has a default."""
 _KMS_REUSE_S: Final = (60, 86_400)
-_FIFO_ONLY_NAMES: Final = ("DeduplicationScope", "FifoThroughputLimit")
+SCOPE: Final = "DeduplicationScope"
+SCOPE_OF_QUEUE: Final = "queue"
+SCOPE_OF_GROUP: Final = "messageGroup"
+_FIFO_ONLY_NAMES: Final = (SCOPE, "FifoThroughputLimit")
 _FIFO_NAMES: Final = ("FifoQueue", "ContentBasedDeduplication", *_FIFO_ONLY_NAMES)
 _DIGITS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
@@ -66,18 +69,23 @@ def number(attributes: Mapping[str, str], name: str) -> int:
 _FIFO_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "FifoQueue": ("true",),
     "ContentBasedDeduplication": ("false", "true"),
-    "DeduplicationScope": ("queue", "messageGroup"),
+    SCOPE: (SCOPE_OF_QUEUE, SCOPE_OF_GROUP),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
 """The values of each attribute of FIFO queues, the default first."""
 
 
-def with_defaults(attributes: Mapping[str, str], *, is_fifo: bool = False) -> dict[str, str]:
-    """Return stored attributes with the defaults of those that are not stored."""
+def with_defaults(attributes: Mapping[str, str], scope: str | None = None) -> dict[str, str]:
+    """Return stored attributes with the defaults of those that are not stored.
+
+    Args:
+        scope: the DeduplicationScope of the queue, if it is a FIFO queue.
+    """
     defaults = {name: str(default) for name, (_, _, default) in _NUMBERS.items()}
-    if is_fifo:
+    if scope is not None:
         defaults |= {name: values[0] for name, values in _FIFO_VALUES.items()}
-    return {**defaults, "SqsManagedSseEnabled": "true", **attributes}
+    own_scope = {} if scope is None else {SCOPE: scope}
+    return {**defaults, "SqsManagedSseEnabled": "true", **attributes, **own_scope}
 
 
 def check_attributes(raw: Mapping[str, str], *, is_fifo: bool = False) -> dict[str, str]:
@@ -118,28 +126,32 @@ def _with_one_encryption(checked: dict[str, str]) -> dict[str, str]:
     return {**checked, "SqsManagedSseEnabled": "false"}
 
 
-def removes_duplicates_in_queue(attributes: Mapping[str, str]) -> bool:
-    """Return whether a FIFO queue removes duplicates among all its groups, and not in each of them."""
-    return with_defaults(attributes, is_fifo=True)["DeduplicationScope"] == "queue"
+def new_scope(attributes: Mapping[str, str]) -> str:
+    """Return the DeduplicationScope of a FIFO queue that is created with these attributes."""
+    return attributes.get(SCOPE) or SCOPE_OF_QUEUE
 
 
-def check_fifo_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Check the attributes of a FIFO queue together. Raises `SqsError`.
+def without_scope(attributes: Mapping[str, str], scope: str) -> dict[str, str]:
+    """Return new attributes of a FIFO queue without its scope, which is not stored among them.
 
     Args:
-        before: those that it was created with, so that its scope is known.
+        scope: that of the queue.
+
+    Raises:
+        SqsError: another scope is wanted, or what the scope excludes.
     """
-    if removes_duplicates_in_queue(before) != removes_duplicates_in_queue(after):
+    if attributes.get(SCOPE, scope) != scope:
         raise SqsError(
             "InvalidAttributeValue",
             "Invalid value for the parameter DeduplicationScope. The scope decides in which shards the message groups are, so "
             "it cannot change; create another queue.",
         )
-    if removes_duplicates_in_queue(after) and after.get("FifoThroughputLimit") == "perMessageGroupId":
+    if scope == SCOPE_OF_QUEUE and attributes.get("FifoThroughputLimit") == "perMessageGroupId":
         raise SqsError(
             "InvalidAttributeValue",
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
         )
+    return {name: value for name, value in attributes.items() if name != SCOPE}
 
 
 def _check_fifo_value(name: str, value: str) -> str:

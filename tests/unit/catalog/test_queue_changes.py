@@ -104,3 +104,13 @@ def test_queue_of_any_keys_leaves_the_settings_of_its_namespace_the_same_object(
     for document in (with_fifo, change_queue(with_fifo, "default", "more", lambda _: None, 2)):
         namespaces.apply(document)
         assert namespaces.is_current("default", settings)
+
+
+def test_import_changes_the_attributes_of_a_queue_that_exists_and_not_its_keys() -> None:
+    own = replace(ENTRY, key_window_ms=300_000, keys_in_topic=True, keys_alone=True, keys_since_ms=5)
+    other = replace(ENTRY, attributes={"DelaySeconds": "7"}, keys_since_ms=3)
+    present = change_queue(document(), "default", "mail", lambda _: own, 2)
+    exported = change_queue(document(), "default", "mail", lambda _: other, 2)
+    exported = change_queue(exported, "default", "more", lambda _: other, 2)
+    restored = changes.restore(present, exported).namespaces["default"].queues
+    assert restored == {"mail": replace(own, attributes={"DelaySeconds": "7"}), "more": other}

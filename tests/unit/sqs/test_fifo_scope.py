@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
 
-from foqs.catalog.document import Document
+from foqs.catalog.document import Document, render
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs.rpc.in_host_calls import InHostCall
@@ -228,6 +229,56 @@ def test_scope_of_a_queue_does_not_change() -> None:
         await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"DeduplicationScope": "queue"})
         shown = (await sqs.call("GetQueueAttributes", QueueUrl="q.fifo", AttributeNames=["All"]))["Attributes"]
         assert (shown["DeduplicationScope"], shown["FifoThroughputLimit"]) == ("queue", "perQueue")
+
+    play(story)
+
+
+@pytest.mark.parametrize("scope", ["queue", "messageGroup"])
+def test_import_does_not_change_the_scope_of_a_queue_that_exists(scope: str) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        engine = world.newest
+        assert engine is not None
+        await sqs.create(
+            "again.fifo", **FIFO, DeduplicationScope="queue" if scope == "messageGroup" else "messageGroup"
+        )
+        exported = render(engine.namespaces.document)
+        await sqs.call("DeleteQueue", QueueUrl="again.fifo")
+        await world.pass_s(0.01)
+        await sqs.create("again.fifo", **FIFO, DeduplicationScope=scope)
+        entry = engine.namespaces.document.namespaces["default"].queues["again.fifo"]
+        first = [await send(sqs, f"{group} 1", group, "again.fifo") for group in GROUPS[:5]]
+        await engine.admin.restore(exported, world.deadline_in(5))
+        assert (
+            engine.namespaces.document.namespaces["default"].queues["again.fifo"].keys_since_ms == entry.keys_since_ms
+        )
+        repeats = [await send(sqs, f"{group} 1", group, "again.fifo") for group in GROUPS[:5]]
+        assert repeats == first
+        for group in GROUPS[:5]:
+            await send(sqs, f"{group} 2", group, "again.fifo")
+        received = await sqs.receive("again.fifo")
+        assert sorted(each["Body"] for each in received) == sorted(f"{group} 1" for group in GROUPS[:5])
+        shown = (await sqs.call("GetQueueAttributes", QueueUrl="again.fifo", AttributeNames=["All"]))["Attributes"]
+        assert shown["DeduplicationScope"] == scope
+        await sqs.call("SetQueueAttributes", QueueUrl="again.fifo", Attributes={"DelaySeconds": "1"})
+        await sqs.create("again.fifo", **FIFO, DeduplicationScope=scope, DelaySeconds="1")
+
+    play(story)
+
+
+def test_scope_of_an_imported_queue_is_that_of_its_keys_whatever_its_attributes_say() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        engine = world.newest
+        assert engine is not None
+        exported = json.loads(render(engine.namespaces.document))
+        exported["namespaces"]["default"]["queues"]["groups.fifo"]["attributes"]["DeduplicationScope"] = "queue"
+        for queue in ("q.fifo", "groups.fifo"):
+            await sqs.call("DeleteQueue", QueueUrl=queue)
+        await engine.admin.restore(json.dumps(exported), world.deadline_in(5))
+        for queue, scope in (("q.fifo", "queue"), ("groups.fifo", "messageGroup")):
+            shown = (await sqs.call("GetQueueAttributes", QueueUrl=queue, AttributeNames=["All"]))["Attributes"]
+            assert shown["DeduplicationScope"] == scope
+            sent = [await send(sqs, "body", group, queue) for group in GROUPS]
+            assert len({each["MessageId"] for each in sent}) == (1 if scope == "queue" else len(GROUPS))
 
     play(story)
 
