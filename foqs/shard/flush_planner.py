@@ -47,10 +47,17 @@ class FlushPlanner:
 
     Args:
         now_ms: returns the time of the shard clock.
+        arrival_ms: returns the place of an item that is accepted now.
     """
 
     def __init__(
-        self, shard: int, memory: ShardMemory, numbers: ItemNumbers, host: HostServices, now_ms: Callable[[], int]
+        self,
+        shard: int,
+        memory: ShardMemory,
+        numbers: ItemNumbers,
+        host: HostServices,
+        now_ms: Callable[[], int],
+        arrival_ms: Callable[[], int],
     ) -> None:
         self._shard = shard
         self._memory = memory
@@ -59,16 +66,18 @@ class FlushPlanner:
         self._waiter_payload_bytes_max = host.constants.flush_bytes_max
         """Payloads of due items that one flush may read for waiting dequeues."""
         self._now_ms = now_ms
+        self._arrival_ms = arrival_ms
 
     # ----------------------------------------------------------- a sealed batch
 
     def complete(self, batch: Batch) -> None:
-        """Complete a sealed batch: items for waiters, numbers of moved items and of completions, last numbers of purge markers."""
+        """Complete a sealed batch: items for waiters, numbers and places of moved items and of completions, last numbers of purge markers."""
         if batch.inserts or batch.dues:
             batch.direct_deliveries = self._assign_to_waiters(batch)
         for moves in batch.moves:
             # Purge markers of this batch and later ones cover them.
-            moves.operation.number(moves.start, moves.stop, self._numbers.assign_sealed(moves.count))
+            number = self._numbers.assign_sealed(moves.count)
+            moves.operation.number(moves.start, moves.stop, number, self._arrival_ms())
         for part in batch.completions:
             completions = part.operation
             numbers = self._numbers.assign_sealed(completions.number_count(part.start, part.stop))

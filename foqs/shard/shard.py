@@ -136,7 +136,7 @@ class OwnedShard:
             database.clock,
             self._intake,
             memory,
-            FlushPlanner(self.number, memory, self.numbers, host, shard_clock.now_ms),
+            FlushPlanner(self.number, memory, self.numbers, host, shard_clock.now_ms, database.clock.arrival_ms),
             self._report,
             FlushPace(_pace_settings(constants)),
             self._breaker,

@@ -127,7 +127,7 @@ class Truth:
             return Events("n", [event], None)
         if luck < 0.85:
             moves = Moves("n", [Event(EventKind.MOVE, row.id, "n", topic="v")], 0, None)
-            moves.number(0, 1, self._numbers(1))
+            moves.number(0, 1, self._numbers(1), self.now_ms)
             return moves
         return None
 

@@ -1,13 +1,14 @@
 """The operation that moves items to another topic.
 
 A moved item is a new item with a number of its own, in the same shard. Always true: an
-entry has its new number when it is in a flush, and keeps it however often the flush is
-repeated. Knows nothing of rows or keys.
+entry has its new number and place when it is in a flush, and keeps them however often the
+flush is repeated. Knows nothing of rows or keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from foqs.core.flush.operation import Lane, Operation, OperationCaller, Repeated
@@ -30,13 +31,14 @@ class Moves(Operation):
         self, namespace: str, events: Sequence[Event], read_bytes: int, caller: OperationCaller | None
     ) -> None:
         super().__init__(Lane.NACK, namespace, [event.id for event in events], caller)
-        self.events = events
+        self.events = list(events)
         self.new_numbers = [0] * len(events)
         self.read_bytes = read_bytes
 
-    def number(self, start: int, stop: int, first_number: int) -> None:
-        """Give the entries consecutive numbers."""
+    def number(self, start: int, stop: int, first_number: int, accepted_ms: int) -> None:
+        """Give the entries consecutive numbers, and the place of items that are accepted now."""
         self.new_numbers[start:stop] = range(first_number, first_number + stop - start)
+        self.events[start:stop] = [replace(event, accepted_ms=accepted_ms) for event in self.events[start:stop]]
 
     def outcomes(self, shard: int) -> list[Any]:
         """Return the id of each new item, `Repeated` for one that an earlier call has moved, or an error."""

@@ -84,6 +84,7 @@ class Event:
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
     `topic`: MOVE; the topic of the new item.
+    `accepted_ms`: MOVE; the place of a new item that is accepted when the flush is sealed. None: it is not in a flush yet.
     `ttl_remaining_ms`: MOVE; the new item expires this long from now. None: a DEAD item gets its whole TTL again, another
         one keeps the rest of it.
     `item_filter`: the caller selected the item by this filter; the event applies only while the item matches.
@@ -104,6 +105,7 @@ class Event:
     has_waiter: bool = False
     topic: str = ""
     ttl_remaining_ms: int | None = None
+    accepted_ms: int | None = None
 
 
 class Effect(enum.Enum):
@@ -450,7 +452,7 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
 
 
 def _move(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Move a READY or DEFERRED item: it keeps its place in the order and, unless another TTL is given, the rest of its TTL.
+    """Move a READY or DEFERRED item: it keeps its place in the order, but for groups in order, and the rest of its TTL, unless another one is given.
 
     A DEFERRED item that is due becomes READY here, because no scan would find its new row: the scan under way
     knows the old id, and later scans begin above this due.
@@ -480,6 +482,13 @@ def _to_moved(event: Event, row: Row, context: FlushContext) -> Transition:
             Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already; name another", field="topic")
         )
     moved = replace(row, topic=event.topic, token=0, attempt=0, first_delivered_at_ms=None)
+    if (
+        event.accepted_ms is not None
+        and moved.state is State.READY
+        and moved.item_group is not None
+        and (moved.namespace, moved.topic) in context.limited_topics
+    ):
+        moved.deliver_after_ms = event.accepted_ms  # behind the items of its group that came before it
     if event.ttl_remaining_ms is not None:
         expires = moved.expires_at_ms = min(context.now_ms + event.ttl_remaining_ms, TIME_MS_MAX)
         moved.due_ms = min(moved.deliver_after_ms, expires) if moved.state is State.DEFERRED else expires

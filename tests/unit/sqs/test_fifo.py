@@ -8,6 +8,9 @@ from typing import Any, Final
 import pytest
 
 from foqs.core.groups.group_rules import GroupRules
+from foqs.core.items.item import State
+from foqs.core.items.life import Event, EventKind
+from foqs.core.items.row_filter import RowFilter
 from foqs.sqs.errors import SqsError
 from tests.support.builders import catalog
 from tests.support.engines import World, run_in_world
@@ -245,6 +248,45 @@ def test_dead_letter_of_a_fifo_queue_keeps_its_group_and_unlocks_it() -> None:
         assert dead["Body"] == "poison"
         assert dead["Attributes"]["MessageGroupId"] == "ada"
         assert dead["Attributes"]["DeadLetterQueueSourceArn"] == arn("q.fifo")
+
+    play(story)
+
+
+def test_messages_that_move_back_come_after_those_that_were_sent_meanwhile_with_higher_numbers() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        await sqs.create("dead.fifo", **FIFO)
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
+        for body in ("poison-1", "poison-2", "poison-3"):
+            await send(sqs, body)
+        for _ in range(3):
+            await sqs.receive("q.fifo", VisibilityTimeout=1)
+            await world.pass_s(1.5)
+        assert await sqs.receive("q.fifo") == []
+        for body in ("later-1", "later-2"):
+            await send(sqs, body)
+        await world.pass_s(10)
+        move = Event(EventKind.MOVE, 0, "default", topic="q.fifo")
+        only, cursor = RowFilter("dead.fifo", (State.READY, State.DEFERRED)), None
+        for _ in range(3):  # as a move task does, page by page
+            page = await world.newest.queue.bulk.change_matching("default", move, only, cursor, 1, world.deadline_in(5))
+            assert page.changed == 1
+            cursor = page.next_cursor
+        await send(sqs, "last")
+        received = []
+        for _ in range(6):
+            received += await sqs.receive("q.fifo")
+            await delete(sqs, received[-1])
+        assert [each["Body"] for each in received] == [
+            "later-1",
+            "later-2",
+            "poison-1",
+            "poison-2",
+            "poison-3",
+            "last",
+        ]
+        numbers = [each["Attributes"]["SequenceNumber"] for each in received]
+        assert numbers == sorted(numbers)
 
     play(story)
 

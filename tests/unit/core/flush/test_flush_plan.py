@@ -194,7 +194,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
         elif kind is EventKind.MOVE:
             events = [Event(kind, number, namespace, topic=draw(st.sampled_from("tv"))) for number in chosen]
             operation = Moves(namespace, events, 0, None)
-            operation.number(0, len(events), 10 * FIRST_NEW + chosen[0] * 10)
+            operation.number(0, len(events), 10 * FIRST_NEW + chosen[0] * 10, NOW)
         elif kind is EventKind.DUE and draw(st.booleans()):
             operation = Dues(chosen, {}, None)
         else:

@@ -415,6 +415,23 @@ def test_moved_dead_item_is_ready_with_a_new_ttl_as_after_a_redrive() -> None:
             assert transition.error is not None and transition.error.field == "topic"
 
 
+@pytest.mark.parametrize("group", [b"g", None])
+@pytest.mark.parametrize("topic", ["other", "unlimited"])
+def test_item_with_a_group_that_is_moved_to_a_topic_with_a_limit_is_the_last_one_there(
+    group: bytes | None, topic: str
+) -> None:
+    context = replace(CONTEXT, limited_topics={("n", "other"), ("n", BASE.topic)})
+    is_last = (group, topic) == (b"g", "other")
+    for state in (State.READY, State.DEFERRED, State.DEAD):
+        for row in rows(state):
+            event = Event(EventKind.MOVE, row.id, "n", topic=topic)
+            moved = apply_event(event, replace(row, item_group=group), context).row
+            numbered = apply_event(replace(event, accepted_ms=NOW + 9), replace(row, item_group=group), context).row
+            if moved is not None and is_last and moved.state is State.READY:
+                moved.deliver_after_ms = NOW + 9
+            assert numbered == moved, "one that is DEFERRED comes when it is due"
+
+
 def test_leased_item_is_not_moved() -> None:
     for _, _, transition in transitions(State.LEASED, EventKind.MOVE):
         assert transition.error is not None and transition.error.number is ErrorCode.INVALID_ARGUMENT
