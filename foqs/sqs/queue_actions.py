@@ -23,6 +23,7 @@ from foqs.sqs.errors import (
     invalid_value,
     missing_parameter,
     queue_does_not_exist,
+    unsupported,
 )
 from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_arn, parse_page_token, parse_queue_url
 from foqs.sqs.move_tasks import MoveTasks
@@ -31,6 +32,7 @@ from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import allows, sources_of
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
+from foqs_contract.plurals import counted
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +147,37 @@ class QueueActions:
             return before
 
         await self._check_redrive_policy(queue, created, attributes)
+        if queue.is_fifo:
+            await self._check_no_items(request, queue)
         await self._change(request, queue, create)
         return {"QueueUrl": request.queue_url(queue)}
+
+    async def _check_no_items(self, request: ActionRequest, queue: QueueName) -> None:
+        """Check that the topic of a FIFO queue that is new has no items. Raises `SqsError`.
+
+        They may be in other shards than the messages of their groups, and would be delivered beside them.
+        """
+        namespace = self._directory.namespace_of(queue.account)
+        if queue.name in self._directory.queues(namespace):
+            return
+        counting = ttypes.CountItemsRequest(
+            namespace_name=namespace.encode(),
+            filter=ttypes.ItemFilter(topic=queue.name.encode(), states=_ALL_STATES),
+        )
+        items = (await self._calls.call("countItems", counting, self._timeout_s, request.principal)).items
+        if items and not await self._exists(queue):
+            raise unsupported(
+                f"The topic {queue.name} has {counted(items, 'item')} already, and a FIFO queue begins without any. Use another "
+                f"name, or end them first: foqs topic purge {queue.name}"
+            )
+
+    async def _exists(self, queue: QueueName) -> bool:
+        """Return whether a queue exists, also one that another host has created just now. Raises `Unavailable`."""
+        try:
+            await self._directory.find(queue)
+        except SqsError:
+            return False
+        return True
 
     async def delete_queue(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)

@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.catalog.administration import Administration
 from foqs.catalog.changes import in_one_version, set_policy
-from foqs.catalog.document import Document, QueueEntry
+from foqs.catalog.document import Document, PolicyRecord, QueueEntry
 from foqs.catalog.port import CatalogError
 from foqs.catalog.queue_changes import QueueChange, change_queue
 from foqs.core.groups.group_rules import GroupRules
@@ -115,7 +115,9 @@ class QueueDirectory:
             after = change_queue(document, namespace, queue.name, change, self._queues_max)
             if not queue.is_fifo:
                 return after
-            exists = queue.name in after.namespaces[namespace].queues
+            existed, exists = (queue.name in each.namespaces[namespace].queues for each in (document, after))
+            if exists and not existed:
+                _check_policy(queue.name, document.namespaces[namespace].policies.get(queue.name))
             limit = fifo.GROUP_LEASES_MAX if exists else None
             return in_one_version(document, set_policy(after, namespace, queue.name, GroupRules(limit)))
 
@@ -158,3 +160,13 @@ class QueueDirectory:
         except CatalogError as error:
             return error
         return None
+
+
+def _check_policy(topic: str, policy: PolicyRecord | None) -> None:
+    """Check that the topic of a new FIFO queue has no policy of its own. Raises `SqsError`: the queue would replace it."""
+    if policy not in (None, PolicyRecord(fifo.GROUP_LEASES_MAX)):
+        raise SqsError(
+            "UnsupportedOperation",
+            f"The topic {topic} has a policy already, which a FIFO queue would replace, and remove when it is deleted. Use "
+            f"another name, or remove the policy first: foqs topic policy {topic} --remove",
+        )

@@ -174,6 +174,61 @@ def test_native_item_with_a_group_has_no_key_of_a_fifo_queue(topic: str) -> None
     play(story)
 
 
+@pytest.mark.parametrize("scope", ["queue", "messageGroup"])
+def test_queue_of_a_topic_with_items_is_not_created_until_they_have_ended(scope: str) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        caller = Caller(world, world.newest)
+        ids = [ok(each) for each in await caller.enqueue([grouped(group, "old.fifo") for group in GROUPS[:2]])]
+        wanted = {"QueueName": "old.fifo", "Attributes": {**FIFO, "DeduplicationScope": scope}}
+        says = await refused(sqs, "CreateQueue", **wanted)
+        assert says.startswith("UnsupportedOperation")
+        assert "has 2 items already" in says
+        assert "foqs topic purge old.fifo" in says
+        assert "old.fifo" not in world.newest.admin.namespace("default").queues
+        assert "old.fifo" not in world.newest.admin.namespace("default").policies
+        await caller.cancel(ids[0])
+        assert "has 1 item already" in await refused(sqs, "CreateQueue", **wanted)
+        await caller.cancel(ids[1])
+        await sqs.call("CreateQueue", **wanted)
+        await send(sqs, "body", "ada", "old.fifo")
+        await sqs.call("CreateQueue", **wanted)  # it exists, so its messages are no obstacle
+
+    play(story)
+
+
+def test_queue_with_messages_is_created_again_at_a_host_that_has_not_read_it_yet() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        namespaces = world.newest.namespaces
+        before = namespaces.document
+        await sqs.create("new.fifo", **FIFO)
+        await send(sqs, "body", "ada", "new.fifo")
+        namespaces.apply(before)
+        await sqs.create("new.fifo", **FIFO)
+        assert [each["Body"] for each in await sqs.receive("new.fifo")] == ["body"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("limit", "is_accepted"), [(1, True), (3, False)])
+def test_policy_of_a_topic_is_not_replaced_by_a_new_queue(limit: int, is_accepted: bool) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        admin = world.newest.admin
+        await admin.set_group_limit("default", "old.fifo", limit, world.deadline_in(5))
+        if is_accepted:
+            await sqs.create("old.fifo", **FIFO)
+        else:
+            says = await refused(sqs, "CreateQueue", QueueName="old.fifo", Attributes=FIFO)
+            assert says.startswith("UnsupportedOperation")
+            assert "foqs topic policy old.fifo --remove" in says
+        assert admin.namespace("default").policies["old.fifo"].group_leases_max == limit
+        assert ("old.fifo" in admin.namespace("default").queues) is is_accepted
+
+    play(story)
+
+
 def test_dead_letter_is_in_the_shard_of_its_group_in_the_other_queue() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await sqs.create("dead.fifo", **FIFO)
@@ -261,6 +316,32 @@ def test_import_does_not_change_the_scope_of_a_queue_that_exists(scope: str) -> 
         assert shown["DeduplicationScope"] == scope
         await sqs.call("SetQueueAttributes", QueueUrl="again.fifo", Attributes={"DelaySeconds": "1"})
         await sqs.create("again.fifo", **FIFO, DeduplicationScope=scope, DelaySeconds="1")
+
+    play(story)
+
+
+@pytest.mark.parametrize("queue", ["q.fifo", "groups.fifo"])
+def test_queue_that_an_import_lacks_is_not_created_beside_its_messages_and_comes_back_with_the_next_import(
+    queue: str,
+) -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        engine = world.newest
+        assert engine is not None
+        first = [await send(sqs, f"{group} 1", group, queue) for group in GROUPS[:5]]
+        exported = json.loads(render(engine.namespaces.document))
+        lacking = json.loads(json.dumps(exported))
+        del lacking["namespaces"]["default"]["queues"][queue]
+        await engine.admin.restore(json.dumps(lacking), world.deadline_in(5))
+        scope = {"DeduplicationScope": "messageGroup" if queue == "q.fifo" else "queue"}
+        says = await refused(sqs, "CreateQueue", QueueName=queue, Attributes={**FIFO, **scope})
+        assert "has 5 items already" in says
+        await engine.admin.restore(json.dumps(exported), world.deadline_in(5))
+        assert [await send(sqs, f"{group} 1", group, queue) for group in GROUPS[:5]] == first
+        for group in GROUPS[:5]:
+            await send(sqs, f"{group} 2", group, queue)
+        assert sorted(each["Body"] for each in await sqs.receive(queue)) == [
+            f"{group} 1" for group in sorted(GROUPS[:5])
+        ]
 
     play(story)
 
