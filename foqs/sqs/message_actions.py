@@ -225,7 +225,8 @@ class MessageActions:
             return None
         check_text(attempt_id, "ReceiveRequestAttemptId", fifo.IDENTIFIER_CHARS_MAX)
         principal = None if request.principal is None else request.principal.name
-        return AttemptName(queue.account, queue.name, entry.created_at_s, principal, attempt_id)
+        namespace = self._directory.namespace_of(queue.account)
+        return AttemptName(namespace, queue.name, entry.created_at_s, principal, attempt_id)
 
     async def _repeat(
         self, request: ActionRequest, queue: QueueName, name: AttemptName, visibility_s: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from foqs.queue.port import ITEM_OVERHEAD_BYTES
 from foqs.sqs.errors import SqsError
 from foqs.sqs.receive_attempts import KEPT_S, AttemptName, ReceiveAttempts
+from foqs_contract.idl import ttypes
 from tests.support.builders import catalog, engine_settings
 from tests.support.engines import World, run_in_world
 from tests.support.sqs_world import SqsWorld
@@ -212,8 +212,8 @@ def test_attempt_id_that_is_too_long_is_refused() -> None:
 # ----------------------------------------------------------------------- bounds
 
 
-def name(text: str, queue: str = "q.fifo") -> AttemptName:
-    return AttemptName("1", queue, 0, None, text)
+def name(text: str, queue: str = "q.fifo", namespace: str = "default") -> AttemptName:
+    return AttemptName(namespace, queue, 0, None, text)
 
 
 class Known:
@@ -223,11 +223,12 @@ class Known:
         self.now_s = 0.0
         self.attempts = ReceiveAttempts(lambda: self.now_s, **bounds)
 
-    def add(self, text: str, payload_bytes: int = 1, token: int = 7) -> None:
-        self.attempts.remember(name(text), [SimpleNamespace(payload=bytes(payload_bytes))], [(text, token)], 0.0)
+    def add(self, text: str, payload_bytes: int = 1, token: int = 7, namespace: str = "default") -> None:
+        messages = [ttypes.Delivery(payload=bytes(payload_bytes))]
+        self.attempts.remember(name(text, namespace=namespace), messages, [(text, token)], 0.0)
 
-    def texts(self, *texts: str) -> list[str]:
-        return [text for text in texts if self.attempts.find(name(text)) is not None]
+    def texts(self, *texts: str, namespace: str = "default") -> list[str]:
+        return [text for text in texts if self.attempts.find(name(text, namespace=namespace)) is not None]
 
 
 def test_oldest_attempts_are_forgotten_first() -> None:
@@ -260,6 +261,32 @@ def test_messages_of_attempts_have_a_limit() -> None:
     )
 
 
+def test_namespace_with_more_attempts_or_bytes_loses_its_own_first() -> None:
+    for bounds, payload_bytes in (({"attempts_max": 4}, 0), ({"bytes_max": 4 * (ITEM_OVERHEAD_BYTES + 100)}, 100)):
+        known = Known(**bounds)
+        known.add("small", payload_bytes, namespace="other")
+        for text in "abcdef":
+            known.add(text, payload_bytes)
+        assert known.texts("small", namespace="other") == ["small"]
+        assert known.texts(*"abcdef") == ["d", "e", "f"]
+        for text in ("more", "still more"):
+            known.add(text, payload_bytes, namespace="other")
+        assert known.texts("small", "more", "still more", namespace="other") == ["more", "still more"]
+        assert known.texts(*"def") == ["e", "f"]
+        assert len(known.attempts) == 4
+
+
+@pytest.mark.parametrize("field", ["payload", "metadata", "trace_context", "group"])
+def test_each_part_of_a_message_counts(field: str) -> None:
+    known = Known(bytes_max=2 * ITEM_OVERHEAD_BYTES + 100)
+    part: Any = "x" * 60 if field == "group" else bytes(60)
+    known.attempts.remember(name("a"), [ttypes.Delivery(**{field: part})], [("a", 7)], 0.0)
+    known.add("b", 40)
+    assert known.texts("a", "b") == ["a", "b"]
+    known.add("b", 41)
+    assert known.texts("a", "b") == ["b"]
+
+
 def test_attempt_is_forgotten_after_five_minutes() -> None:
     known = Known()
     known.add("a")
@@ -284,14 +311,14 @@ def test_attempt_is_forgotten_by_its_own_leases_only() -> None:
 
 def test_attempt_keeps_some_of_its_messages_and_is_forgotten_by_their_leases_only() -> None:
     known = Known(bytes_max=9 + 2 * ITEM_OVERHEAD_BYTES)
-    messages = [SimpleNamespace(payload=bytes(size)) for size in (2, 3, 4)]
-    known.attempts.remember(name("a"), messages[:2], [("a", 1), ("b", 2)], 5.0)
+    messages = [ttypes.Delivery(payload=bytes(size)) for size in (2, 3)]
+    known.attempts.remember(name("a"), messages, [("a", 1), ("b", 2)], 5.0)
     attempt = known.attempts.find(name("a"))
     assert attempt is not None
     assert known.attempts.keep_only(name("a"), attempt, [0, 1]) is attempt
     kept = known.attempts.keep_only(name("a"), attempt, [1])
     assert kept is not None
-    assert (kept.deliveries, kept.leases, kept.received_s) == (messages[1:2], [("b", 2)], 5.0)
+    assert (kept.deliveries, kept.leases, kept.received_s) == (messages[1:], [("b", 2)], 5.0)
     assert known.attempts.find(name("a")) is kept
     known.attempts.on_settled(("a", 1))
     known.add("c", 6)
