@@ -27,6 +27,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
 )
 from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
 from foqs.rpc.in_host_calls import InHostCalls
+from foqs.sqs import fifo
 from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.errors import SqsError, from_foqs_error, invalid_parameter, invalid_value, unsupported
 from foqs.sqs.identifiers import QueueName, parse_arn
@@ -177,8 +178,11 @@ class MoveTasks:
             raise invalid_parameter(text, "DestinationArn", "It must be of the account of the source queue.")
         if destination.is_fifo != source.is_fifo:
             raise invalid_parameter(text, "DestinationArn", "It must be the same type of queue as the source queue.")
-        if entry.keys_in_topic != (await self._find(source, "SourceArn")).keys_in_topic:
-            raise invalid_parameter(text, "DestinationArn", "It must have the DeduplicationScope of the source queue.")
+        own = await self._find(source, "SourceArn")
+        if entry.keys_in_topic != own.keys_in_topic:
+            scope = fifo.scope_of(own)
+            reason = f"It must have the DeduplicationScope {scope} of the source queue; name a queue that was created with it."
+            raise invalid_parameter(text, "DestinationArn", reason)
         if destination.name == source.name:
             raise invalid_parameter(text, "DestinationArn", "Source and destination must be different queues.")
         return destination.name

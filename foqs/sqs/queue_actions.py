@@ -319,7 +319,11 @@ class QueueActions:
                 policy, "RedrivePolicy", "Dead-letter target must be same type of queue as the source."
             )
         if entry.keys_in_topic != own.keys_in_topic:
-            reason = "Dead-letter target must have the DeduplicationScope of the source."
+            scope = fifo.scope_of(own)
+            reason = (
+                f"Dead-letter target must have the DeduplicationScope {scope} of the source, and the scope of a queue is fixed: "
+                f"create {target.name} again with it, or name another queue that has it."
+            )
             raise invalid_parameter(policy, "RedrivePolicy", reason)
         if not allows(entry, queue.name):
             reason = f"The RedriveAllowPolicy of {target.name} does not allow this source queue."

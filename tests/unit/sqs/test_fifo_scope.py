@@ -249,18 +249,15 @@ def test_queues_of_two_scopes_exchange_no_messages() -> None:
         await sqs.create("dead.fifo", **FIFO)
         await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
         wrong = {"RedrivePolicy": policy("dead.fifo", 1)}
-        assert "DeduplicationScope of the source" in await refused(
-            sqs, "SetQueueAttributes", QueueUrl="groups.fifo", Attributes=wrong
-        )
-        assert "DeduplicationScope of the source" in await refused(
-            sqs, "CreateQueue", QueueName="more.fifo", Attributes={**BY_GROUP, **wrong}
-        )
-        assert "DeduplicationScope of the source" in await refused(
+        remedy = "the DeduplicationScope messageGroup of the source, and the scope of a queue is fixed: create dead.fifo again"
+        assert remedy in await refused(sqs, "SetQueueAttributes", QueueUrl="groups.fifo", Attributes=wrong)
+        assert remedy in await refused(sqs, "CreateQueue", QueueName="more.fifo", Attributes={**BY_GROUP, **wrong})
+        assert "the DeduplicationScope queue of the source queue; name a queue" in await refused(
             sqs, "StartMessageMoveTask", SourceArn=arn("dead.fifo"), DestinationArn=arn("groups.fifo")
         )
         await sqs.call("DeleteQueue", QueueUrl="dead.fifo")
         await sqs.create("dead.fifo", **BY_GROUP)
-        assert "DeduplicationScope of the source" in await refused(
+        assert "the DeduplicationScope messageGroup of the source queue" in await refused(
             sqs, "StartMessageMoveTask", SourceArn=arn("dead.fifo")
         )
         assert not sqs.jobs.jobs.by_id
