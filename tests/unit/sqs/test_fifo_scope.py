@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from foqs.catalog.document import Document, render
+from foqs.core.groups.group_rules import GroupRules
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs.rpc.in_host_calls import InHostCall
@@ -216,7 +217,7 @@ def test_policy_of_a_topic_is_not_replaced_by_a_new_queue(limit: int, is_accepte
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         admin = world.newest.admin
-        await admin.set_group_limit("default", "old.fifo", limit, world.deadline_in(5))
+        await admin.set_policy("default", "old.fifo", GroupRules(limit), world.deadline_in(5))
         if is_accepted:
             await sqs.create("old.fifo", **FIFO)
         else:
