@@ -505,9 +505,17 @@ class ReadyIndex:
             return False
         for key in released:
             del reserved[key & NUMBER_MAX]
+        if self._source_reservations and self._end_of_former_source(released):
+            self.discover(topic)
+            return True
         released.sort()
         self._add_ready(topic, released)
         return True
+
+    def _end_of_former_source(self, order_keys: Sequence[OrderKey]) -> bool:
+        """Return whether keys were reserved while their topic had a source: they need not be keys of rows. A refill reads these."""
+        former = self._source_reservations
+        return len([key for key in order_keys if former.pop(key & NUMBER_MAX, None) is not None]) > 0
 
     # ---------------------------------------------------------------- refill
 
@@ -683,7 +691,8 @@ class ReadyIndex:
         if topic in self._sources:
             return True
         window = self._windows.get(topic)
-        if self._reserved.get(key & NUMBER_MAX) == key:
+        number = key & NUMBER_MAX
+        if self._reserved.get(number) == key or (number in self._reserved and number in self._source_reservations):
             return True
         if window is None:
             return False

@@ -216,6 +216,28 @@ def test_weights_that_change_count_from_the_next_turn_on() -> None:
     run_in_world(story)
 
 
+def test_reserved_item_that_is_given_back_after_the_policy_was_removed_comes_by_its_age() -> None:
+    async def story(world: World) -> None:
+        engine, caller = await fair_engine(world)
+        ids = await put(caller, "anna", "anna", "bert", "bert", "carl")
+        assert (await caller.get()).items
+        await world.pass_s(1)
+        shard = engine.shards[1]
+        keys = shard.index.reserve(TOPIC, 2)
+        assert len(keys) == 2
+        set_rules(engine, {})
+        held = (await caller.get()).items
+        assert len(held) == 1
+        shard.memory.check()
+        shard.release_reservation([(TOPIC, keys)])
+        await world.pass_s(1)
+        shard.memory.check()
+        assert (shard.oldest_ready_age_ms(TOPIC) or 0) < 10_000
+        assert len((await caller.get(count=9)).items) == len(ids) - 2
+
+    run_in_world(story)
+
+
 @pytest.mark.takes_source
 def test_rows_of_items_that_come_next_in_turn_are_prefetched() -> None:
     async def story(world: World) -> None:

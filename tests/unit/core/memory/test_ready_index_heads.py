@@ -107,6 +107,37 @@ def test_reserved_head_is_followed_by_the_next_one_of_its_group_in_the_same_step
     assert (LIMITED in index) == (boundary is not None)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_head_that_is_given_back_after_its_source_was_removed_is_read_from_the_table(gone: bool) -> None:
+    """The key of a head is not that of its row: it has a turn."""
+    index, rows = ReadyIndex(100, 100), [pack_order_key(0, 1_000 + number, number) for number in (1, 2, 3)]
+    index.set_source(LIMITED, TurnSource(0), None)
+    index.set_heads(LIMITED, (), [key(1)], None, is_reset=False)
+    [head] = index.reserve(LIMITED, 1)
+    index.remove_source(LIMITED)
+    refill(index, rows)
+    index.check()
+    assert index.peek(LIMITED, 9) == rows[1:]
+    assert all(index.covers(LIMITED, row) for row in rows)
+    if gone:
+        index.discard(LIMITED, rows.pop(0))
+    assert index.release_reservations(LIMITED, [head]) != gone
+    if not gone:
+        refill(index, rows)
+    index.check()
+    index.check_ready(LIMITED, len(rows))
+    assert index.peek(LIMITED, 9) == rows
+    assert index.reserve(LIMITED, 9) == rows
+    assert index.release_reservations(LIMITED, rows)
+    assert index.peek(LIMITED, 9) == rows, "only the source's own reservations are read again"
+
+
+def refill(index: ReadyIndex, rows: Sequence[OrderKey]) -> None:
+    found = index.start_refill(LIMITED)
+    assert found is not None
+    index.finish_refill(found, rows, complete=True)
+
+
 def test_heads_evict_no_keys_of_other_topics() -> None:
     index = ReadyIndex(100, 50)
     index.add_many(OTHER, [key(number) for number in range(1, 41)])
