@@ -15,10 +15,10 @@ from foqs.core.groups.group import Group
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import TURN_MAX
 
-TURN: Final = 1_024
-"""How far the turn of a group of weight 1 moves with a delivery. With 55 bits, a group that waits alone has 2^45 of them."""
+TURN: Final = 1 << 14
+"""How far the turn of a group of weight 1 moves with a delivery. With 55 bits, a group that waits alone has 2^41 of them."""
 WEIGHT_MAX: Final = 100
-"""The highest weight of a group. Its turns are 10 of these parts, so a weight is met within three percent."""
+"""The highest weight of a group. Its turns are 163 of these parts, so a weight is met within 0.6 percent."""
 DEBT_TURNS_MAX: Final = 16
 """A group waits for at most this many of its turns because of the time that it held leases."""
 CREDIT_TURNS_MAX: Final = 4

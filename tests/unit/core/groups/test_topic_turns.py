@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from foqs.core.groups.group import Group
-from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, TopicTurns
+from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, WEIGHT_MAX, TopicTurns
 from foqs.core.items.item import TURN_MAX, pack_order_key, unpack_order_key, with_turn
 from tests.support.plain_turns import PlainTurns, TurnAccount
 
@@ -104,6 +104,12 @@ class ServesByWait(PlainTurns):
 @pytest.mark.parametrize(("mistake", "weights"), [(SavesTurns, EQUAL), (BeginsFirst, EQUAL), (ServesByWait, WEIGHTED)])
 def test_planted_mistake_breaks_the_bound(mistake: type[PlainTurns], weights: Mapping[str, int]) -> None:
     assert any(worst(mistake, weights, seed) > 1 for seed in range(20))
+
+
+def test_each_weight_is_met_within_one_percent() -> None:
+    for weight in range(1, WEIGHT_MAX + 1):
+        turns = TopicTurns(lambda: 0.0, {"a": weight})
+        assert 1 <= TURN / turns.cost("a") / weight < 1.01
 
 
 # ---------------------------------------------------------------------- by time
