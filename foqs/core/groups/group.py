@@ -38,13 +38,14 @@ class Group:
             `waiting`, while it waits; BELOW_ALL: it waits no more.
         heads: what was offered when the group was last settled, but for what was reserved since.
         first: in a fair topic, the key of the item that is offered. Its head has the turn of the group in it.
-        turn, since_s, is_waiting, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
+        turn, since_s, is_waiting, advances, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
         units: its memory when it was last settled.
         loose_units: how much of it would be free if its waiting items were forgotten.
     """
 
     __slots__ = (
         "accounted_s",
+        "advances",
         "backing_off",
         "busy",
         "cut",
@@ -71,6 +72,7 @@ class Group:
         self.turn = 0
         self.since_s = 0.0
         self.is_waiting = False
+        self.advances = 0
         self.busy = 0
         self.held = 0
         self.accounted_s = 0.0

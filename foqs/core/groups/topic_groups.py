@@ -207,10 +207,8 @@ class TopicGroups:
     def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
         """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
         self.prefetched_left = max(0, self.prefetched_left - 1)
-        turns.account(group)
-        self._take_permit(group, group.first)
-        group.busy += 1
         turns.serve(group)
+        self._take_permit(group, group.first)
         group.heads = self._fair_heads(group)
         self._head_groups.update(dict.fromkeys(group.heads, group))
         return group.heads

@@ -19,8 +19,8 @@ TURN: Final = 1 << 14
 """How far the turn of a group of weight 1 moves with a delivery. With 55 bits, a group that waits alone has 2^41 of them."""
 WEIGHT_MAX: Final = 100
 """The highest weight of a group. Its turns are 163 of these parts, so a weight is met within 0.6 percent."""
-DEBT_TURNS_MAX: Final = 16
-"""A group waits for at most this many of its turns because of the time that it held leases."""
+DEBT_TURNS_MAX: Final = 256
+"""A group waits for at most this many of its turns because of the time that it held leases. A longer lease is not paid in full."""
 CREDIT_TURNS_MAX: Final = 4
 """By time, a group may be this many of its turns behind the others, and come forward: its leases were shorter than expected."""
 DEBTS_MAX: Final = 10_000
@@ -83,8 +83,15 @@ class TopicTurns:
         group.turn = min(TURN_MAX, max(group.turn, self.served + self.cost(group.name)))
 
     def serve(self, group: Group) -> None:
-        """Note that the turn of a group has come, and give it the next one. `account` comes before, and after it is reserved."""
+        """Note that the turn of a group has come, and give it the next one. Then its item is reserved.
+
+        `served` is the turn at which it waited, and not the one after what it held since: nobody has waited at that.
+        """
         self.served = max(self.served, group.turn)
+        if self.by_time:
+            self.account(group)
+            group.busy += 1
+            group.advances += 1
         group.turn = self.next_turn(group.name, group.turn, self.served)
         group.since_s = self._stopwatch_s()
 
@@ -101,16 +108,18 @@ class TopicTurns:
     def account(self, group: Group) -> None:
         """By time: charge the leases that a group held since it was accounted last.
 
-        A delivery moves the turn as a mean lease does. This is taken back when its lease has ended, or when its reservation
-        was given back: then the time that it took is charged. Leases of items without a group are charged to nobody.
+        A delivery moves the turn as a mean lease does. This advance is taken back when its lease has ended, or when its
+        reservation was given back: then the time that it took is charged. Leases that were read, or began again without a
+        delivery, have no advance. Leases of items without a group are charged to nobody.
         """
         if not self.by_time or group.name.startswith(UNGROUPED):
             return
         now_s, busy = self._stopwatch_s(), len(group.leased) + len(group.reserved)
         held_s, ended = group.held * (now_s - group.accounted_s), max(0, group.busy - busy)
         if held_s or ended:
-            cost = self.cost(group.name)
-            moved = int(cost * (held_s / self._mean_lease_s - ended))
+            cost, returned = self.cost(group.name), min(ended, group.advances)
+            group.advances -= returned
+            moved = int(cost * (held_s / self._mean_lease_s - returned))
             group.turn = max(0, min(group.turn + moved, self.served + DEBT_TURNS_MAX * cost))
             self._count(held_s, ended)
         group.accounted_s, group.busy, group.held = now_s, busy, len(group.leased)

@@ -134,11 +134,9 @@ class Consumers:
         """Lease an item of one of these groups."""
         name = min(names, key=lambda each: (self.groups[each].turn, each))
         group = self.groups[name]
-        self.turns.account(group)
+        self.turns.serve(group)
         self.next_number += 1
         group.leased.append(self.next_number)
-        group.busy += 1
-        self.turns.serve(group)
         self.turns.account(group)
         return name
 
@@ -175,6 +173,12 @@ def spread(held: Mapping[str, float]) -> float:
 @pytest.mark.parametrize("consumers", [1, 4])
 def test_groups_hold_leases_for_equal_times(consumers: int) -> None:
     assert spread(Consumers(COSTS, by_time=True).work(1_500.0, consumers)) < 1.35
+
+
+@pytest.mark.parametrize("lease_s", [30.0, 100.0])
+def test_group_whose_leases_take_a_hundred_times_longer_has_no_more_of_the_time(lease_s: float) -> None:
+    held = Consumers({"long": lease_s, "a": 1.0, "b": 1.0, "c": 1.0}, by_time=True).work(3_000.0)
+    assert 0.22 < held["long"] / sum(held.values()) < 0.28
 
 
 def test_turns_by_items_give_a_slow_group_most_of_the_time() -> None:
@@ -215,6 +219,25 @@ def test_group_in_debt_waits_for_a_bounded_number_of_turns() -> None:
         consumers.now_s += 1.0
         consumers.end("other", 1.0)
     assert 0 < waited <= 2 * DEBT_TURNS_MAX + 2
+
+
+def test_end_of_a_lease_that_was_no_delivery_gives_no_turn_back() -> None:
+    """It was read after a takeover, or extended when it had ended."""
+    consumers = Consumers({"a": 1.0, "b": 1.0}, by_time=True)
+    turns, group = consumers.turns, consumers.groups["a"]
+    before = group.turn
+    group.leased += range(100, 120)
+    turns.account(group)
+    group.leased.clear()
+    turns.account(group)
+    assert group.turn == before
+    assert consumers.deliver(["a"]) == "a"
+    ahead = group.turn
+    group.leased += range(100, 120)
+    turns.account(group)
+    group.leased.clear()
+    turns.account(group)
+    assert group.turn == ahead - TURN, "one of them was delivered"
 
 
 def test_debt_of_a_group_without_items_is_remembered_while_it_is_one() -> None:
