@@ -175,6 +175,11 @@ class Group:
         """Whether nothing of it need be known: it is not held, and no item waits up to the boundary of the topic."""
         return not self.waiting and self.cut == ABOVE_ALL and not self.is_held
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether an item of it waits or is returned, or may wait above its cut, also if nothing of it may be delivered now."""
+        return bool(self.waiting or self.returned) or self.cut < ABOVE_ALL
+
     def count_units(self) -> tuple[int, int]:
         """Return how many units of memory it takes, and how many of these its waiting items."""
         loose = len(self.waiting) // KEYS_PER_UNIT

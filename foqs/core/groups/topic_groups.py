@@ -456,7 +456,7 @@ class TopicGroups:
         return min(self._keys_max, max(_PARKED_KEYS_MAX, share))
 
     def _heads(self, group: Group) -> list[OrderKey]:
-        """Return the heads of a group. One that begins to wait gets its turn."""
+        """Return the heads of a group. One that begins to wait gets its turn, and keeps it while it is locked."""
         turns = self.turns
         if turns is None:
             return self.offer(group)
@@ -465,7 +465,7 @@ class TopicGroups:
         if heads and not group.is_waiting:
             turns.begin_wait(group)
             heads = [with_turn(group.first, group.turn)]
-        elif not heads and group.cut == ABOVE_ALL:
+        elif not heads and not group.may_wait:
             group.is_waiting = False
         return heads
 

@@ -205,6 +205,43 @@ def test_long_group_keeps_its_turn_while_its_next_items_are_read(groups_type: ty
     assert deliver(owner) == (30 if groups_type is TopicGroups else 9)
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+def test_locked_group_keeps_its_turn_whether_it_is_long_or_short(limit: int) -> None:
+    """The long group has a cut: it knows two of its items."""
+    lines = {"long": range(1, 31), "short": range(31, 31 + limit + 1), "other": range(41, 81)}
+    table = table_of(ready(number, name) for name, numbers in lines.items() for number in numbers)
+    owner = CheckedCoreGroupOwner(table, limit, 1_000, limit + 1, turns())
+    owner.groups.request_more()
+    owner.read_all()
+    held: list[int] = []
+    while len(held) < 2 * limit:
+        [number] = owner.reserve_best()
+        if table[number].group == "other":
+            owner.commit({number: None}, [number])
+        else:
+            owner.commit({number: replace(table[number], state=State.LEASED, attempt=1)}, [number])
+            held.append(number)
+    for _ in range(20):
+        owner.read_all()
+        assert 41 <= deliver(owner) <= 80, "the other groups are locked"
+    long, short = owner.groups.get("long"), owner.groups.get("short")
+    assert long is not None
+    assert short is not None
+    assert long.cut < ABOVE_ALL == short.cut
+    owner.commit(dict.fromkeys(held))
+    assert (long.is_waiting, short.is_waiting) == (True, True)
+    owner.read_all()
+    assert {table[number].group for number in [*owner.reserve_best(), *owner.reserve_best()]} == {"long", "short"}
+    served = turns_of(owner).served
+    assert min(long.turn, short.turn) > served, "it was served once, and has saved nothing"
+
+
+def turns_of(owner: CoreGroupOwner) -> TopicTurns:
+    found = owner.groups.turns
+    assert found is not None
+    return found
+
+
 def test_more_groups_than_fit_into_memory_are_all_delivered() -> None:
     table = table_of(ready(number, f"group {number % 60}") for number in range(1, 301))
     owner = type("Owner", (CheckedCoreGroupOwner,), {"page_rows": 20})(table, NO_LIMIT, 16, 9, turns())
