@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from math import inf
 from typing import Protocol
 
@@ -231,10 +231,12 @@ class Dequeue:
     def _reply_with_leased(self, *, is_expired: bool = False, late_shards: Collection[OwnedShard] = ()) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
         parts: list[list[RowView]] = []
+        operations: list[Leases] = []
         for shard, operation in self._lease_operations:
             if shard.is_dropped:
                 continue
             now_ms, number, real_wait_ms = shard.now_ms(), shard.number, shard.real_ms_until_function()
+            operations.append(operation)
             parts.append(
                 [
                     RowView(number, row, now_ms, real_wait_ms=real_wait_ms)
@@ -242,7 +244,7 @@ class Dequeue:
                     if type(row) is Row
                 ]
             )
-        found = parts[0] if len(parts) == 1 else self._merged(parts)
+        found = parts[0] if len(parts) == 1 else self._merged(parts, operations)
         if not found:
             self._record_lost_leases()
             if not is_expired:
@@ -251,21 +253,25 @@ class Dequeue:
                 return
         self._complete(found, late_shards)
 
-    def _merged(self, parts: Sequence[list[RowView]]) -> list[RowView]:
+    def _merged(self, parts: Sequence[list[RowView]], operations: Sequence[Leases]) -> list[RowView]:
         """Return the items of several shards in order of topics and delivery. Those of one shard are in this order already."""
         found = list(chain.from_iterable(parts))
-        ranks = list(chain.from_iterable(map(self._ranks, parts)))
+        ranks = list(chain.from_iterable(map(self._ranks, operations)))
         return [found[place] for place in sorted(range(len(found)), key=ranks.__getitem__)]
 
-    def _ranks(self, part: list[RowView]) -> list[int]:
-        """Return ascending numbers that sort the items of one shard among those of others."""
-        if len(self.topics) == 1:
-            return arrival_ranks([item.row.order_key for item in part])
+    def _ranks(self, operation: Leases) -> list[int]:
+        """Return numbers that sort the items that one shard has leased among those of others.
+
+        They follow from the reserved keys, not from those of the rows: in a fair topic only these have the turns.
+        """
         position = {topic: i for i, topic in enumerate(self.topics)}
         ranks: list[int] = []
-        for topic, items in groupby(part, _topic):
-            first = position[topic] << ORDER_KEY_BITS
-            ranks += [first | rank for rank in arrival_ranks([item.row.order_key for item in items])]
+        start = 0
+        for topic, order_keys in operation.spans:
+            first, results = position[topic] << ORDER_KEY_BITS, operation.results[start:]
+            leased = [key for key, result in zip(order_keys, results, strict=False) if type(result) is Row]
+            ranks += [first | rank for rank in arrival_ranks(leased)]
+            start += len(order_keys)
         return ranks
 
     # ------------------------------------------------------------------ the end
@@ -350,7 +356,3 @@ class Dequeue:
             if self._may_have_leased and not items:
                 outage = with_given_up_lease(outage)
             on_done(LeasedItems(items, self._give_back, outage))
-
-
-def _topic(item: RowView) -> TopicName:
-    return item.row.namespace, item.row.topic

@@ -86,6 +86,24 @@ def test_groups_of_all_shards_take_turns(weights: Mapping[str, int], most: int) 
     run_in_world(story)
 
 
+def test_reply_has_the_items_of_several_shards_in_turn() -> None:
+    async def story(world: World) -> None:
+        _, caller = await fair_engine(world, settings=THREE)
+        names = ("anna", "bert", "carl", "dora", "emil", "fred")
+        shards = {name: parse_id(id, "id")[0] for name, id in zip(names, await put(caller, *names), strict=True)}
+        assert len(set(shards.values())) > 1
+        await serve_one_by_one(caller, len(names))
+        for name in names:
+            await put(caller, *[name] * 5)
+            await world.pass_s(0.1)
+        delivered = [name_of(item) for item in (await caller.get(count=30)).items]
+        assert len(delivered) == 30
+        for start in range(0, 30, len(names)):
+            assert set(delivered[start : start + len(names)]) == set(names)
+
+    run_in_world(story)
+
+
 def test_group_with_very_many_items_does_not_keep_the_first_item_of_another_waiting() -> None:
     async def story(world: World) -> None:
         _, caller = await fair_engine(world)
