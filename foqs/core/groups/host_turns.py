@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
+from foqs.core.groups.group_debts import GroupDebts
 from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import TopicName
 
@@ -23,12 +24,13 @@ class HostTurns:
 
     def __init__(self, stopwatch_s: Callable[[], float]) -> None:
         self._stopwatch_s: Final = stopwatch_s
+        self._debts: Final = GroupDebts()
         self._turns: WeakValueDictionary[TopicName, TopicTurns] = WeakValueDictionary()
 
     def of(self, topic: TopicName, weights: Mapping[str, int], *, by_time: bool) -> TopicTurns:
         """Return the turns of a topic, with these weights from now on. They are new if turns were counted otherwise before."""
         turns = self._turns.get(topic)
         if turns is None or turns.by_time != by_time:
-            turns = self._turns[topic] = TopicTurns(self._stopwatch_s, by_time=by_time)
+            turns = self._turns[topic] = TopicTurns(self._stopwatch_s, by_time=by_time, debts=self._debts)
         turns.weights = weights
         return turns

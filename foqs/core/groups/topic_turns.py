@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from foqs.core.groups.group import Group
+from foqs.core.groups.group_debts import GroupDebts
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import TURN_MAX
 
@@ -23,8 +24,6 @@ DEBT_TURNS_MAX: Final = 256
 """A group waits for at most this many of its turns because of the time that it held leases. A longer lease is not paid in full."""
 CREDIT_TURNS_MAX: Final = 4
 """By time, a group may be this many of its turns behind the others, and come forward: its leases were shorter than expected."""
-DEBTS_MAX: Final = 10_000
-"""Groups without items whose debt is remembered: a megabyte. Beyond it, the oldest debts are forgotten."""
 _LEASE_S_FIRST: Final = 1.0
 """The mean lease before one has ended."""
 _LEASE_S_MIN: Final = 0.001
@@ -40,6 +39,7 @@ class TopicTurns:
         stopwatch_s: returns seconds that never go back.
         weights: of groups that have another weight than 1; up to `WEIGHT_MAX`.
         by_time: whether groups take turns by the time that they hold leases, and not by items.
+        debts: those of the host.
 
     Attributes:
         served: the highest turn that was served.
@@ -51,6 +51,7 @@ class TopicTurns:
         weights: Mapping[str, int] = MappingProxyType({}),
         *,
         by_time: bool = False,
+        debts: GroupDebts | None = None,
     ) -> None:
         self.weights = weights
         self.by_time = by_time
@@ -58,8 +59,12 @@ class TopicTurns:
         self._stopwatch_s: Final = stopwatch_s
         self._leased_s = _LEASE_S_FIRST
         self._ended_leases = 1.0
-        self._debts: dict[str, int] = {}
+        self._debts: Final = GroupDebts() if debts is None else debts
         """The turns of groups that have left the memory, if these lie further ahead than those of others."""
+        self._debtor: Final = object()
+        """Stands for this topic among the debts. It is no reference to these turns, which are forgotten with their shards."""
+        self._swept = 0
+        """`served` when the debts were swept last."""
 
     def cost(self, name: str) -> int:
         """Return how far a delivery moves the turn of a group."""
@@ -67,15 +72,18 @@ class TopicTurns:
 
     def add(self, group: Group) -> None:
         """Note that a group enters the memory. A debt that it has left is its own again."""
-        group.turn = self._debts.pop(group.name, 0) if self._debts else 0
+        group.turn = self._debts.take(self._debtor, group.name) if self.by_time else 0
         group.accounted_s = self._stopwatch_s() if self.by_time else 0.0
 
     def remove(self, group: Group) -> None:
         """Note that a group leaves the memory."""
-        if self.by_time and group.turn > self.served + self.cost(group.name):
-            self._debts[group.name] = group.turn
-            if len(self._debts) > DEBTS_MAX:
-                del self._debts[next(iter(self._debts))]
+        if not self.by_time:
+            return
+        if self.served - self._swept > DEBT_TURNS_MAX * TURN:
+            self._swept = self.served
+            self._debts.forget_passed(self._debtor, self.served)
+        if group.turn > self.served + self.cost(group.name):
+            self._debts.remember(self._debtor, group.name, group.turn)
 
     def begin_wait(self, group: Group) -> None:
         """Give a turn to a group that begins to wait."""

@@ -63,10 +63,10 @@ class CountsForEver(TopicTurns):
 
     def begin_wait(self, group: Group) -> None:
         super().begin_wait(group)
-        group.turn = self._debts.pop(group.name, 0) + self.cost(group.name)
+        group.turn = self._debts.take(self, group.name) + self.cost(group.name)
 
     def remove(self, group: Group) -> None:
-        self._debts[group.name] = group.turn
+        self._debts.remember(self, group.name, group.turn)
 
 
 @pytest.mark.parametrize("mistake", [SavesTurns, BeginsFirst, ForgetsWeights, CountsForEver])

@@ -10,7 +10,9 @@ from typing import Final
 import pytest
 
 from foqs.core.groups.group import Group
-from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, DEBTS_MAX, TURN, WEIGHT_MAX, TopicTurns
+from foqs.core.groups.group_debts import DEBTS_MAX
+from foqs.core.groups.host_turns import HostTurns
+from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, TURN, WEIGHT_MAX, TopicTurns
 from foqs.core.items.item import TURN_MAX, pack_order_key, unpack_order_key, with_turn
 from tests.support.plain_turns import PlainTurns, TurnAccount
 
@@ -257,16 +259,48 @@ def test_debt_of_a_group_without_items_is_remembered_while_it_is_one() -> None:
     assert last.turn == 21 * TURN
 
 
-def test_number_of_remembered_debts_is_bounded() -> None:
-    turns = TopicTurns(lambda: 0.0, by_time=True)
-    for number in range(DEBTS_MAX + 5):
-        group = Group(f"group {number}")
-        group.turn = 9 * TURN
-        turns.remove(group)
-    assert len(turns._debts) == DEBTS_MAX
-    group = Group("group 0")
+def leave_in_debt(turns: TopicTurns, name: str) -> None:
+    group = Group(name)
+    group.turn = turns.served + 9 * TURN
+    turns.remove(group)
+
+
+def turn_of_new(turns: TopicTurns, name: str) -> int:
+    group = Group(name)
     turns.add(group)
-    assert group.turn == 0, "the oldest is forgotten"
+    return group.turn
+
+
+def test_debts_that_a_host_remembers_are_bounded() -> None:
+    host = HostTurns(lambda: 0.0)
+    one, two = [host.of(("n", name), {}, by_time=True) for name in ("one", "two")]
+    for number in range(DEBTS_MAX + 4):
+        leave_in_debt((one, two)[number % 2], f"group {number}")
+    assert len(host._debts) == DEBTS_MAX
+    assert turn_of_new(one, "group 0") == 0, "the oldest is forgotten"
+    assert turn_of_new(one, "group 5") == 0, "it is a group of the other topic"
+    assert turn_of_new(two, "group 5") == 9 * TURN
+
+
+def test_debts_that_are_over_are_forgotten() -> None:
+    turns = TopicTurns(lambda: 0.0, by_time=True)
+    for number in range(5):
+        leave_in_debt(turns, f"group {number}")
+    turns.served += (DEBT_TURNS_MAX + 1) * TURN
+    turns.remove(Group("another"))
+    assert not turns._debts
+    leave_in_debt(turns, "late")
+    turns.served += TURN
+    turns.remove(Group("another"))
+    assert turn_of_new(turns, "late") == turns.served + 8 * TURN
+
+
+def test_turns_that_are_counted_again_know_no_former_debt() -> None:
+    host = HostTurns(lambda: 0.0)
+    for by_time in (True, False, True):
+        turns = host.of(("n", "t"), {}, by_time=by_time)
+        assert turn_of_new(turns, "a") == 0
+        leave_in_debt(turns, "a")
 
 
 def test_clock_that_stands_still_or_jumps_ahead_moves_a_turn_by_its_bound_at_most() -> None:
