@@ -211,7 +211,11 @@ def topic_policy(
         raise click.UsageError("give --group-leases-max, --fair or both, or else --remove")
     if weights and fair is None:
         raise click.UsageError("--weight needs --fair")
-    by_group = dict(map(_parse_weight, weights))
+    by_group: dict[str, int] = {}
+    for group, weight in map(_parse_weight, weights):
+        if group in by_group:
+            raise click.BadParameter(f"group {group!r} has two weights; give it one", param_hint="--weight")
+        by_group[group] = weight
 
     async def work(client: Client) -> None:
         for name in topics:

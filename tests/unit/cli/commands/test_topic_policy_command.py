@@ -44,6 +44,7 @@ def test_policy_is_replaced(run: Run, client: FakeClient, args: list[str], polic
         (["--remove", "--fair", "items"], "or else --remove"),
         (["--fair", "all"], "'items', 'time'"),
         (["--group-leases-max", "1", "--weight", "a=2"], "--weight needs --fair"),
+        (["--fair", "items", "--weight", "a=2", "--weight", "a=2"], "group 'a' has two weights; give it one"),
         *[
             (["--fair", "items", "--weight", text], "give GROUP=N with N from 1 to 100")
             for text in ("a", "=3", "a=", "a=0", "a=101", "a=-1", "a=x", "a=²", f"a={'9' * 30}")
