@@ -168,9 +168,9 @@ class TopicGroups:
         group = self._groups.get(self._own_name(name, key))
         if group is None or not group.heads:
             return None, 0
-        is_first = group.first == key or key in group.returned
-        before = 0 if is_first else len(group.returned) * (self.limit == STRICT) + bisect_left(group.waiting, key)
-        return group.heads[0], before
+        if key in group.returned:
+            return group.heads[0], bisect_left(group.returned, key)
+        return group.heads[0], len(group.returned) + bisect_left(group.waiting, key)
 
     def oldest_ms(self, groups_max: int) -> int | None:
         """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.

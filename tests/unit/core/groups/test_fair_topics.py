@@ -12,7 +12,7 @@ from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, TopicGroups
 from foqs.core.groups.topic_turns import TURN, TopicTurns
-from foqs.core.items.item import OrderKey, State, order_key_number
+from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.fair_histories import owner_with, play
 from tests.support.plain_groups import PlainItem, Table
@@ -321,6 +321,16 @@ def test_head_whose_group_gets_a_better_item_keeps_its_turn() -> None:
     owner.commit({7: ready(7, "a", -1)})
     assert group.turn == turn
     assert [deliver(owner) for _ in range(3)] == [7, 6, 5]
+
+
+def test_place_of_an_item_in_its_group_counts_returned_items_of_a_strict_group_first() -> None:
+    returned = [replace(ready(number, "a"), attempt=1) for number in (4, 5, 6)]
+    owner = CoreGroupOwner(table_of([*returned, ready(1, "a", -1), ready(2, "a")]), 1, 100, 9, turns())
+    owner.groups.request_more()
+    owner.read_all()
+    keys = [pack_order_key(0, number, number) for number in (4, 5, 6)]
+    keys += [pack_order_key(-1, 1, 1), pack_order_key(0, 2, 2)]
+    assert [owner.groups.place_in_turn("a", key)[1] for key in keys] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("limit", [NO_LIMIT, 1, 2])
