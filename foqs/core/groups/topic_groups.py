@@ -485,7 +485,8 @@ class TopicGroups:
     def _make_room(self) -> None:
         """Lower the boundary, and forget what waits above it. Held groups stay. In a fair topic, long groups give room first."""
         if self.turns is not None:
-            self._touched = dict.fromkeys(self._groups.values())
+            keys_max = self._group_keys_max
+            self._touched = {group: None for group in self._groups.values() if len(group.waiting) > keys_max}
             self._settle_touched()
             if self.units <= self._units_target:
                 return
