@@ -276,6 +276,8 @@ class TopicGroups:
         if name == UNGROUPED:
             self._follow_ungrouped(old, new)
             return
+        if new is None and old is not None and not self._is_remembered(name, old[0]):
+            return
         group = self._groups.get(name)
         if old is not None and group is not None:
             group.discard(old)
@@ -405,12 +407,12 @@ class TopicGroups:
         return min(self.units_max - self.units_max // _ROOM_PART, self.units_max - 1)
 
     def _settle_touched(self) -> None:
+        keys_max = self._group_keys_max
         for group in self._touched:
-            self._settle_group(group)
+            self._settle_group(group, keys_max)
         self._touched = {}
 
-    def _settle_group(self, group: Group) -> None:
-        keys_max = self._group_keys_max
+    def _settle_group(self, group: Group, keys_max: int) -> None:
         group.keep_first(keys_max)
         if group.cut >= self.boundary:
             group.cut = ABOVE_ALL
