@@ -6,7 +6,7 @@ priorities, the order within a group, its limit, and nothing left behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -63,9 +63,11 @@ class FairHistory:
         log = self.log
 
         class Groups(self.owner_type.groups_type):  # type: ignore[name-defined, misc]
-            def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
-                log.extend([order_key_number(key) for key in order_keys])
-                found: Sequence[OrderKey] = super().reserve(order_keys)
+            def reserve_in_turn(
+                self, heads: Sequence[OrderKey], count: int, last: OrderKey
+            ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+                found: tuple[list[OrderKey], int, list[OrderKey]] = super().reserve_in_turn(heads, count, last)
+                log.extend([order_key_number(key) for key in found[0]])
                 return found
 
         owner: CoreGroupOwner = type("Owner", (self.owner_type,), {"groups_type": Groups})(

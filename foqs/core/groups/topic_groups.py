@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heapreplace
+from heapq import heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final
 
@@ -189,20 +189,41 @@ class TopicGroups:
         """Whether a reserved head may be followed by the next one of its group at once."""
         return self.turns is not None
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
-        """Take the permits of heads that a dequeue has reserved. Return the next heads of fair groups, in order."""
-        found: list[OrderKey] = []
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        """Take the permits of heads that a dequeue has reserved."""
         for key in order_keys:
             group = self._head_groups.pop(key, None)
-            if group is not None and self.turns is not None:
-                found += self._take_turn(group, self.turns)
-            elif group is not None:
+            if group is not None:
                 group.heads.remove(key)
                 self._take_permit(group, key)
             elif key in self._ungrouped:
                 self._ungrouped.reserved[key & NUMBER_MAX] = key
-        found.sort()
-        return found
+
+    def reserve_in_turn(
+        self, heads: Sequence[OrderKey], count: int, last: OrderKey
+    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+        """Reserve heads of fair groups one after the other, and those that follow them. See `HeadSource`."""
+        reserved: list[OrderKey] = []
+        following: list[OrderKey] = []
+        used = 0
+        while len(reserved) < count:
+            follows = bool(following) and (used == len(heads) or following[0] < heads[used])
+            if not follows and used == len(heads):
+                break
+            key = following[0] if follows else heads[used]
+            if key > last:
+                break
+            if follows:
+                heappop(following)
+            else:
+                used += 1
+            reserved.append(key)
+            group = self._head_groups.pop(key, None)
+            if group is not None and self.turns is not None:
+                for head in self._take_turn(group, self.turns):
+                    heappush(following, head)
+        following.sort()
+        return reserved, used, following
 
     def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
         """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
@@ -210,7 +231,8 @@ class TopicGroups:
         turns.serve(group)
         self._take_permit(group, group.first)
         group.heads = self._fair_heads(group)
-        self._head_groups.update(dict.fromkeys(group.heads, group))
+        for head in group.heads:
+            self._head_groups[head] = group
         return group.heads
 
     def _fair_heads(self, group: Group) -> list[OrderKey]:

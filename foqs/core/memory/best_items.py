@@ -14,8 +14,8 @@ from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Final
 
-from foqs.core.items.item import OrderKey, TopicName, arrival_rank, arrival_ranks
-from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, arrival_rank, arrival_ranks
+from foqs.core.memory.ready_index import ABOVE_ALL, ReadyIndex
 
 _PEEK_SPARE: Final = 2
 """Keys to peek at beyond the even share of an index, so that most merges need only one peek."""
@@ -85,19 +85,24 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
 def _reserve_in_turn(
     indexes: Sequence[ReadyIndex], topic: TopicName, count: int, limits: Sequence[int]
 ) -> list[list[OrderKey]]:
-    """Reserve the keys of a fair topic one after the other, because each reservation may change the first key of its index."""
+    """Reserve the keys of a fair topic: the lowest turn of all indexes first, which each reservation may change.
+
+    Of equal turns, any index may come first: so each gives its part of a round in one step.
+    """
     reserved: list[list[OrderKey]] = [[] for _ in indexes]
-    firsts = [(arrival_rank(key), at) for at, index in enumerate(indexes) if (key := index.best_key(topic)) is not None]
-    heapify(firsts)
-    while count and firsts:
-        at = firsts[0][1]
-        reserved[at] += indexes[at].reserve(topic, 1)
-        count -= 1
+    lasts = [(key | NUMBER_MAX, at) for at, index in enumerate(indexes) if (key := index.best_key(topic)) is not None]
+    heapify(lasts)
+    while count and lasts:
+        at = lasts[0][1]
+        last = min(lasts[1:3])[0] if len(lasts) > 1 else ABOVE_ALL
+        best = indexes[at].reserve_in_turn(topic, min(count, limits[at] - len(reserved[at])), last)
+        reserved[at] += best
+        count -= len(best)
         first = indexes[at].best_key(topic)
         if first is None or len(reserved[at]) >= limits[at]:
-            heappop(firsts)
+            heappop(lasts)
         else:
-            heapreplace(firsts, (arrival_rank(first), at))
+            heapreplace(lasts, (first | NUMBER_MAX, at))
     return reserved
 
 

@@ -20,10 +20,13 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import lt
 from typing import Final, Protocol
 
-from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
+from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey, TopicName, pack_order_key, unpack_order_key
 
 BELOW_ALL: Final[OrderKey] = 0
 """Lower than every key, because no item has the number 0. The boundary of a window that covers nothing yet."""
+
+ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
+"""Higher than every key."""
 
 _COMPACT_FRACTION: Final = 4
 """A window's list is compacted when more than 1 slot in this many is unused, so a key costs few moves."""
@@ -40,8 +43,21 @@ class HeadSource(Protocol):
         """Whether a reserved head may be followed by a new one, which comes before others in the window."""
         ...
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
-        """Note that a dequeue has reserved heads. Return those that follow them at once, in order."""
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        """Note that a dequeue has reserved heads. Not called if it `takes_turns`."""
+        ...
+
+    def reserve_in_turn(
+        self, heads: Sequence[OrderKey], count: int, last: OrderKey
+    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+        """Reserve at most `count` heads up to `last`, one after the other: each may be followed by a new one at once.
+
+        Args:
+            heads: the first `count` heads, in order.
+
+        Returns:
+            The reserved heads in this order; how many of the first heads are among them; and the new heads that are not, in order.
+        """
         ...
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
@@ -404,8 +420,8 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
-        if count > 1 and self._sources and self.takes_turns(topic):
-            return self._reserve_in_turn(topic, count)
+        if self._sources and self.takes_turns(topic):
+            return self.reserve_in_turn(topic, count, ABOVE_ALL)
         order_keys, start = window.order_keys, window.start
         if len(order_keys) == 1 and window.boundary is None and not start:
             # A fast path: with many topics, most windows hold one key.
@@ -436,24 +452,27 @@ class ReadyIndex:
             self._size -= len(best)
         return best
 
-    def _reserve_in_turn(self, topic: TopicName, count: int) -> list[OrderKey]:
-        """Reserve one key after the other: a group that was served may come again before others of another priority."""
-        best: list[OrderKey] = []
-        while len(best) < count:
-            one = self.reserve(topic, 1)
-            if not one:
-                break
-            best += one
+    def reserve_in_turn(self, topic: TopicName, count: int, last: OrderKey) -> list[OrderKey]:
+        """Reserve the best keys of a fair topic up to `last`, at most `count`. Return them in the order of their turns."""
+        window = self._windows.get(topic)
+        if window is None or count <= 0:
+            return []
+        start = window.start
+        heads = window.order_keys[start : start + count]
+        best, used, added = self._sources[topic].reserve_in_turn(heads, count, last)
+        if best:
+            self._reserved.update([(key & NUMBER_MAX, key) for key in best])
+            self._reserved_key_max = max(self._reserved_key_max, max(best))
+            self._source_reservations.update([(key & NUMBER_MAX, topic) for key in best])
+            window.start = start + used
+            self._head_count -= used
+            self.set_heads(topic, (), added, window.boundary, is_reset=False)
         return best
 
     def _reserve_at_source(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         self._head_count -= len(order_keys)
         self._source_reservations.update([(key & NUMBER_MAX, topic) for key in order_keys])
-        added = self._sources[topic].reserve(order_keys)
-        if added:
-            window = self._windows.get(topic)
-            boundary = None if window is None else window.boundary
-            self.set_heads(topic, (), added, boundary, is_reset=False)
+        self._sources[topic].reserve(order_keys)
 
     def _end_at_sources(self, numbers: Iterable[int]) -> None:
         """Let sources know which of their reservations have ended."""

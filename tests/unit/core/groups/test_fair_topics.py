@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import pytest
@@ -12,8 +13,9 @@ from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, TopicGroups
 from foqs.core.groups.topic_turns import TURN, TopicTurns
-from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key
-from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
+from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key, unpack_order_key
+from foqs.core.memory.best_items import reserve_best
+from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.fair_histories import owner_with, play
 from tests.support.plain_groups import PlainItem, Table
 
@@ -88,8 +90,8 @@ class OffersByTime(TopicGroups):
 class OffersNextHeadLater(TopicGroups):
     """The next head of a group comes with the next flush, and not in the step of the reservation."""
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
-        for key in super().reserve(order_keys):
+    def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
+        for key in super()._take_turn(group, turns):
             self._changes[key] = True
         return []
 
@@ -321,6 +323,30 @@ def test_head_whose_group_gets_a_better_item_keeps_its_turn() -> None:
     owner.commit({7: ready(7, "a", -1)})
     assert group.turn == turn
     assert [deliver(owner) for _ in range(3)] == [7, 6, 5]
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_dequeue_of_many_items_takes_the_same_as_dequeues_of_one(shards: int, *, by_time: bool) -> None:
+    """Of equal turns, any shard may come first."""
+
+    def takes(counts: Iterable[int]) -> list[list[tuple[int, int]]]:
+        own_turns = turns(by_time=by_time)
+        own_turns.weights = {"a": 3, "d": 2}
+        items = [ready(number, "abcdefg"[number * 5 % 7], priority=number * 3 % 2) for number in range(1, 140)]
+        tables = [table_of(item for item in items if ord(item.group) % shards == shard) for shard in range(shards)]
+        owners = [CoreGroupOwner(table, NO_LIMIT, 1_000, 100, own_turns) for table in tables]
+        for owner in owners:
+            owner.groups.request_more()
+            owner.read_all()
+        found = []
+        for count in counts:
+            reserved = reserve_best([owner.index for owner in owners], TOPIC, count, [1_000] * shards)
+            found.append(sorted([unpack_order_key(key)[:2] for keys in reserved for key in keys]))
+        return found
+
+    singly = takes([1] * 120)
+    assert takes([40] * 3) == [sorted(chain(*singly[start : start + 40])) for start in (0, 40, 80)]
 
 
 def test_place_of_an_item_in_its_group_counts_returned_items_of_a_strict_group_first() -> None:

@@ -23,9 +23,14 @@ class Source:
     def __init__(self) -> None:
         self.reserved: set[int] = set()
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        assert not self.takes_turns
         self.reserved.update([key & NUMBER_MAX for key in order_keys])
-        return ()
+
+    def reserve_in_turn(
+        self, heads: Sequence[OrderKey], count: int, last: OrderKey
+    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+        raise AssertionError("it takes no turns")
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         self.reserved.difference_update(numbers)
@@ -40,10 +45,16 @@ class TurnSource(Source):
         super().__init__()
         self.items = items
 
-    def reserve(self, order_keys: Iterable[OrderKey]) -> Sequence[OrderKey]:
-        taken = list(order_keys)
-        super().reserve(taken)
-        return [key(number + 2) for each in taken if (number := each & NUMBER_MAX) + 2 <= self.items]
+    def reserve_in_turn(
+        self, heads: Sequence[OrderKey], count: int, last: OrderKey
+    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+        offered, taken = [*heads], list[OrderKey]()
+        while offered and offered[0] <= last and len(taken) < count:
+            taken.append(offered.pop(0))
+            number = taken[-1] & NUMBER_MAX
+            offered = sorted([*offered, key(number + 2)]) if number + 2 <= self.items else offered
+        self.reserved.update([each & NUMBER_MAX for each in taken])
+        return taken, len(set(taken).intersection(heads)), [each for each in offered if each not in heads]
 
 
 def key(number: int) -> OrderKey:
@@ -98,6 +109,8 @@ def test_reserved_head_is_followed_by_the_next_one_of_its_group_in_the_same_step
     index.set_source(LIMITED, source, 0)
     index.set_heads(LIMITED, (), [key(1), key(2)], boundary, is_reset=True)
     taken: list[int] = []
+    assert [each & NUMBER_MAX for each in index.reserve_in_turn(LIMITED, 100, key(3))] == [1, 2, 3]
+    taken += [1, 2, 3]
     while reserved := index.reserve(LIMITED, count):
         assert len(reserved) == min(count, 10 - len(taken))
         taken += [each & NUMBER_MAX for each in reserved]
