@@ -82,7 +82,8 @@ class GroupPageRead:
 
     Args:
         page_rows: the most rows of the page.
-        on_ended: is called at the end with whether there are new heads, and how long the read took, also if it failed.
+        on_ended: is called at the end with whether there are new heads, or others that are read ahead, and how long the read
+            took, also if it failed.
     """
 
     is_wanted = True
@@ -122,11 +123,11 @@ class GroupPageRead:
     def _apply(self, groups: TopicGroups, page: GroupPage, rows: Sequence[Row]) -> None:
         groups.finish_page(page, rows)
         is_current = self._memory.limited_topics.get(self._topic) is groups
-        self._end(is_current and self._memory.settle_groups(self._topic))
+        self._end(is_current and (self._memory.settle_groups(self._topic) or groups.reads_ahead))
         self._memory.settle_full_topics()
 
-    def _end(self, has_new_heads: bool) -> None:
-        self._on_ended(has_new_heads, asyncio.get_running_loop().time() - self._began_s)
+    def _end(self, goes_on: bool) -> None:
+        self._on_ended(goes_on, asyncio.get_running_loop().time() - self._began_s)
 
     def on_failed(self, error: Unavailable) -> None:
         self._end(False)

@@ -2,7 +2,8 @@
 
 Always true: one page of a topic at a time. A page that has found nothing to deliver is followed by a pause as long as it
 took, so a topic with many rows that nobody can get takes half of the reads at most. The read of the rows of delivered
-items, which nothing can be delivered before, has no pauses if a dequeue wants it. Else it takes a tenth of the time: a list or
+items, which nothing can be delivered before, has no pauses if a dequeue wants it. Nor have those pages of a fair topic behind
+which groups may wait that are not known yet. Else it takes a tenth of the time: a list or
 a metric asked for the age of the topic. Knows nothing of rows.
 """
 
@@ -86,10 +87,10 @@ class GroupReads:
         is_read = groups.is_read
         self.topics.add(topic)
 
-        def on_ended(has_new_heads: bool, seconds: float) -> None:
+        def on_ended(goes_on: bool, seconds: float) -> None:
             self.page_count += 1
             self._on_page_read(topic)
-            if has_new_heads or (not is_read and topic in self._wanted):
+            if goes_on or (not is_read and topic in self._wanted):
                 self._go_on(topic)
             else:
                 pause_s = seconds if is_read else min(_UNWANTED_PAUSES * seconds, _PAUSE_S_MAX)

@@ -570,6 +570,11 @@ class TopicGroups:
         return self.turns is not None and self._is_wanted and self.units * 4 < self.units_max * 3
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether the boundary is being raised although no dequeue wants more."""
+        return self.is_read and self._is_eager and self.boundary < ABOVE_ALL and not self.is_full
+
+    @property
     def next_kind(self) -> PageKind | None:
         """What the next page is read for; None if none is needed. Refills and look-ups take turns."""
         if self._page is not None:
@@ -579,7 +584,7 @@ class TopicGroups:
             # A memory that is full of held groups waits for them to end, but not if they wait for the read.
             may_go_on = self.units < self.units_max or not self._head_groups
             return PageKind.DELIVERED if (self._is_low or has_begun) and may_go_on else None
-        wants_refill = (self._is_low or self._is_eager) and self.boundary < ABOVE_ALL and not self.is_full
+        wants_refill = self.reads_ahead or (self._is_low and self.boundary < ABOVE_ALL and not self.is_full)
         if (self._short or self._unfilled) and not (wants_refill and self._last_kind is PageKind.LOOKUP):
             return PageKind.LOOKUP
         return PageKind.REFILL if wants_refill else None

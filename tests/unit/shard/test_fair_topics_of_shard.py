@@ -171,6 +171,32 @@ def test_new_owner_reads_the_groups_and_goes_on_in_turn() -> None:
     run_in_world(story)
 
 
+@pytest.mark.takes_source
+def test_rows_behind_a_long_group_are_read_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine, caller = await fair_engine(world)
+        for name in [*["anna"] * 3, "bert"]:
+            await put(caller, *[name] * 1_000)
+        await engine.abort()
+        engine, caller = await fair_engine(world)
+        reads, loop = engine.shards[1]._group_reads, asyncio.get_running_loop()
+        call_later, pauses = loop.call_later, list[float]()
+
+        def note(delay_s: float, callback: Any, *arguments: Any) -> Any:
+            if callback == reads._go_on:
+                pauses.append(delay_s)
+            return call_later(delay_s, callback, *arguments)
+
+        monkeypatch.setattr(loop, "call_later", note)
+        assert (await caller.get()).items
+        await world.pass_s(1)
+        assert reads.page_count >= 8
+        assert len(pauses) <= 1, "only after the last page"
+        assert engine.shards[1].memory.limited_topics[TOPIC].get("bert") is not None
+
+    run_in_world(story)
+
+
 def test_returned_items_and_ended_leases_have_their_turn_again() -> None:
     async def story(world: World) -> None:
         _, caller = await fair_engine(world)
