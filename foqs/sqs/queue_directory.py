@@ -116,10 +116,11 @@ class QueueDirectory:
             if not queue.is_fifo:
                 return after
             existed, exists = (queue.name in each.namespaces[namespace].queues for each in (document, after))
+            policy = document.namespaces[namespace].policies.get(queue.name, PolicyRecord())
             if exists and not existed:
-                _check_policy(queue.name, document.namespaces[namespace].policies.get(queue.name))
-            limit = fifo.GROUP_LEASES_MAX if exists else None
-            return in_one_version(document, set_policy(after, namespace, queue.name, GroupRules(limit)))
+                _check_policy(queue.name, policy)
+            rules = GroupRules(fifo.GROUP_LEASES_MAX, policy.fair, policy.weights) if exists else GroupRules()
+            return in_one_version(document, set_policy(after, namespace, queue.name, rules))
 
         await self._admin.change_part(namespace, change_document, deadline, is_administrator=is_administrator)
 
@@ -162,9 +163,9 @@ class QueueDirectory:
         return None
 
 
-def _check_policy(topic: str, policy: PolicyRecord | None) -> None:
+def _check_policy(topic: str, policy: PolicyRecord) -> None:
     """Check that the topic of a new FIFO queue has no policy of its own. Raises `SqsError`: the queue would replace it."""
-    if policy not in (None, PolicyRecord(fifo.GROUP_LEASES_MAX)):
+    if policy not in (PolicyRecord(), PolicyRecord(fifo.GROUP_LEASES_MAX)):
         raise SqsError(
             "UnsupportedOperation",
             f"The topic {topic} has a policy already, which a FIFO queue would replace, and remove when it is deleted. Use "

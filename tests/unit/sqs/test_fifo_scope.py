@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from foqs.catalog.document import Document, render
-from foqs.core.groups.group_rules import GroupRules
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs.rpc.in_host_calls import InHostCall
@@ -226,6 +226,21 @@ def test_policy_of_a_topic_is_not_replaced_by_a_new_queue(limit: int, is_accepte
             assert "foqs topic policy old.fifo --remove" in says
         assert admin.namespace("default").policies["old.fifo"].group_leases_max == limit
         assert ("old.fifo" in admin.namespace("default").queues) is is_accepted
+
+    play(story)
+
+
+def test_changes_of_a_queue_keep_the_turns_of_its_groups_until_it_is_deleted() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        admin = world.newest.admin
+        rules = GroupRules(1, Fairness.ITEMS, {"ada": 3})
+        await admin.set_policy("default", "q.fifo", rules, world.deadline_in(5))
+        await sqs.call("TagQueue", QueueUrl="q.fifo", Tags={"team": "red"})
+        await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"VisibilityTimeout": "60"})
+        assert admin.namespace("default").policies["q.fifo"].rules == rules
+        await sqs.call("DeleteQueue", QueueUrl="q.fifo")
+        assert "q.fifo" not in admin.namespace("default").policies
 
     play(story)
 
