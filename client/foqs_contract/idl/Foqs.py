@@ -283,9 +283,9 @@ class Iface(object):
         """
         Moves items to another topic: each becomes a new item, with a new id, in one transaction. It keeps its priority, its
         deliver-after time, the rest of its TTL and the time of its enqueue; its attempts start again. A dead item is READY,
-        with a new TTL. In a topic with a policy for groups, an item with a group that is READY is the last one of its group. A
-        LEASED item is INVALID_ARGUMENT. The call may be repeated: within the namespace's key window it replies the same id. An
-        item that was moved to another topic is KEY_CONFLICT.
+        with a new TTL. In a topic with a limit for the leases of groups, an item with a group that is READY is the last one of
+        its group. A LEASED item is INVALID_ARGUMENT. The call may be repeated: within the namespace's key window it replies the
+        same id. An item that was moved to another topic is KEY_CONFLICT.
 
         Parameters:
          - request
@@ -1477,9 +1477,9 @@ class Client(Iface):
         """
         Moves items to another topic: each becomes a new item, with a new id, in one transaction. It keeps its priority, its
         deliver-after time, the rest of its TTL and the time of its enqueue; its attempts start again. A dead item is READY,
-        with a new TTL. In a topic with a policy for groups, an item with a group that is READY is the last one of its group. A
-        LEASED item is INVALID_ARGUMENT. The call may be repeated: within the namespace's key window it replies the same id. An
-        item that was moved to another topic is KEY_CONFLICT.
+        with a new TTL. In a topic with a limit for the leases of groups, an item with a group that is READY is the last one of
+        its group. A LEASED item is INVALID_ARGUMENT. The call may be repeated: within the namespace's key window it replies the
+        same id. An item that was moved to another topic is KEY_CONFLICT.
 
         Parameters:
          - request
