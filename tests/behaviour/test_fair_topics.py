@@ -26,6 +26,13 @@ async def records(site: Site, count: int) -> list[Delivery]:
     return found
 
 
+async def begin(site: Site, *items: Item) -> None:
+    """Enqueue items and get them, so that their shards have read the topic: its groups take no turns before."""
+    await site.put(*items)
+    await site.spread()
+    await records(site, len(items))
+
+
 def worst_wait(found: list[Delivery], waiting: Mapping[str, int], weights: Mapping[str, int]) -> float:
     """Return how much more often than it may a group was delivered from while another one waited; at most 1 is right."""
     account, left = TurnAccount(weights), Counter(waiting)
@@ -48,6 +55,7 @@ async def test_groups_take_turns_by_weight(site: Site) -> None:
     for weights in ({}, {a: 3}):
         await site.client.set_topic_policy(TopicPolicy(site.topic, fair="items", weights=weights))
         await site.spread()
+        await begin(site, *[Item(site.topic, group=name) for name in (a, b, c, d)])
         waiting = {a: 24, b: 6, c: 3, d: 8}
         await site.put(*[Item(site.topic, group=name) for name, count in waiting.items() for _ in range(count)])
         await site.spread()
@@ -64,6 +72,7 @@ async def test_a_new_item_of_a_group_does_not_wait_for_the_backlog_of_another(si
     a, b = await site.groups_of_one_host(2)
     await site.client.set_topic_policy(TopicPolicy(site.topic, fair="items"))
     await site.spread()
+    await begin(site, *[Item(site.topic, group=name) for name in (a, b)])
     await site.put(*[Item(site.topic, group=a) for _ in range(100)])
     assert {delivery.group for delivery in await records(site, 5)} == {a}
     await site.put(Item(site.topic, group=b))
@@ -73,9 +82,10 @@ async def test_a_new_item_of_a_group_does_not_wait_for_the_backlog_of_another(si
 @story
 async def test_an_item_without_a_group_takes_its_turn_as_a_group_does(site: Site) -> None:
     [a] = await site.groups_of_one_host(1)
-    keys = await site.keys_of_one_host(3)
+    *keys, first_key = await site.keys_of_one_host(4)
     await site.client.set_topic_policy(TopicPolicy(site.topic, fair="items"))
     await site.spread()
+    await begin(site, Item(site.topic, group=a), Item(site.topic, idempotency_key=first_key))
     await site.put(*[Item(site.topic, group=a) for _ in range(30)])
     await site.put(*[Item(site.topic, idempotency_key=key) for key in keys])
     await site.spread()
@@ -88,6 +98,7 @@ async def test_priorities_come_before_turns(site: Site) -> None:
     a, b = await site.groups_of_one_host(2)
     await site.client.set_topic_policy(TopicPolicy(site.topic, fair="items"))
     await site.spread()
+    await begin(site, *[Item(site.topic, group=name) for name in (a, b)])
     await site.put(*[Item(site.topic, group=a, priority=priority) for priority in (5, 1, 1)])
     await site.put(*[Item(site.topic, group=b, priority=3) for _ in range(2)])
     await site.spread()
@@ -157,6 +168,7 @@ async def test_the_turn_that_an_item_waits_for_is_explained(site: Site) -> None:
     a, b = await site.groups_of_one_host(2)
     await site.client.set_topic_policy(TopicPolicy(site.topic, fair="items"))
     await site.spread()
+    await begin(site, *[Item(site.topic, group=name) for name in (a, b)])
     ids = await site.put(*[Item(site.topic, group=name) for name in (a, a, a, a, b, b)])
     await site.spread()
     await records(site, 1)
