@@ -1087,6 +1087,12 @@ enum Fairness {
   TIME = 2,
 }
 
+/** An order of a topic that is not the usual one. */
+enum DeliveryOrder {
+  /** A host delivers its own items though another host has better ones. */
+  RELAXED = 1,
+}
+
 /** A group of a fair topic that gets more than others: as many times as much as a group of weight 1. */
 struct GroupWeight {
   /** Required. 1 to 255 bytes of UTF-8 without NUL. */
@@ -1112,6 +1118,11 @@ struct TopicPolicy {
   3: optional Fairness fair,
   /** With `fair`: at most 100 groups that have another weight than 1, each once. */
   4: optional list<GroupWeight> weights,
+  /**
+   * Missing: a host that knows of better items at another host asks that host for them. RELAXED: it does so only while it has
+   * none of its own. A dequeue takes one hop less, and the order is that of each host.
+   */
+  5: optional DeliveryOrder order,
 }
 
 struct SetTopicPolicyRequest {

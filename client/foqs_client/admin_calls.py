@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client import errors
-from foqs_client.conversion import fairness_name, fairness_number
+from foqs_client.conversion import fairness_name, fairness_number, order_name, order_number
 from foqs_client.routed_calls import RoutedCalls
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -117,12 +117,14 @@ class TopicPolicy:
         fair: the groups take turns within each priority, and share the topic: by "items", or by the "time" that they hold
             leases. None: items come in their order.
         weights: with `fair`, at most 100 groups that get more than others, 1 to 100 times as much.
+        order: "relaxed": a host delivers its own items though another host has better ones. None: it asks that host first.
     """
 
     topic: str
     group_leases_max: int | None = None
     fair: str | None = None
     weights: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
+    order: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -277,7 +279,8 @@ class AdminCalls(RoutedCalls):
         """
         fair = None if policy.fair is None else fairness_number(policy.fair)
         weights = [ttypes.GroupWeight(group, weight) for group, weight in policy.weights.items()]
-        raw = ttypes.TopicPolicy(policy.topic, policy.group_leases_max, fair, weights or None)
+        order = None if policy.order is None else order_number(policy.order)
+        raw = ttypes.TopicPolicy(policy.topic, policy.group_leases_max, fair, weights or None, order)
         await self._call(_SET_POLICY, ttypes.SetTopicPolicyRequest(self.namespace, raw), timeout_ms)
 
     async def topic_policies(self, *, timeout_ms: int | None = None) -> list[TopicPolicy]:
@@ -289,6 +292,7 @@ class AdminCalls(RoutedCalls):
                 raw.group_leases_max,
                 fairness_name(raw.fair),
                 {each.group or "": each.weight or 1 for each in raw.weights or ()},
+                order_name(raw.order),
             )
             for raw in reply.policies or ()
         ]

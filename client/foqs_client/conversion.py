@@ -38,6 +38,8 @@ STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
 _FAIRNESS_NAMES: Final = {1: "items", 2: "time"}
 _FAIRNESS_NUMBERS: Final = {name: number for number, name in _FAIRNESS_NAMES.items()}
+_ORDER_NAMES: Final = {1: "relaxed"}
+_ORDER_NUMBERS: Final = {name: number for number, name in _ORDER_NAMES.items()}
 
 
 def state_number(state: str) -> int:
@@ -148,6 +150,21 @@ def fairness_number(name: str) -> int:
 def fairness_name(number: int | None) -> str | None:
     """Return the name of what groups share; that of a newer version is its number."""
     return None if number is None else _FAIRNESS_NAMES.get(int(number), str(int(number)))
+
+
+def order_number(name: str) -> int:
+    """Return the number of an order of a topic. Raises InvalidArgument."""
+    try:
+        return _ORDER_NUMBERS[name]
+    except KeyError:
+        raise errors.InvalidArgument(
+            f"{name!r} is no order; use {' or '.join(_ORDER_NUMBERS)}, or leave it out", field="policy.order"
+        ) from None
+
+
+def order_name(number: int | None) -> str | None:
+    """Return the name of an order of a topic; that of a newer version is its number."""
+    return None if number is None else _ORDER_NAMES.get(int(number), str(int(number)))
 
 
 def topic(stats: ttypes.TopicStats) -> Topic:

@@ -25,6 +25,7 @@ from foqs.catalog.document import (
     MalformedDocument,
     NamespaceRecord,
     Permission,
+    PolicyRecord,
     format_of,
     parse,
     render,
@@ -44,7 +45,6 @@ from foqs.catalog.port import (
 )
 from foqs.catalog.shares import check_share
 from foqs.catalog.turns import Turns
-from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.shard.host_shards import HostShards
@@ -348,7 +348,7 @@ class Administration:
         )
 
     async def set_policy(
-        self, name: str, topic: str, rules: GroupRules, deadline: float, *, is_administrator: bool = False
+        self, name: str, topic: str, policy: PolicyRecord, deadline: float, *, is_administrator: bool = False
     ) -> None:
         """Replace the policy of a topic. Without any rule it is removed. See `change_part`.
 
@@ -357,7 +357,7 @@ class Administration:
         """
         await self.change_part(
             name,
-            lambda before: changes.set_policy(before, name, topic, rules),
+            lambda before: changes.set_policy(before, name, topic, policy),
             deadline,
             is_administrator=is_administrator,
         )

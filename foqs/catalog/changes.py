@@ -23,7 +23,6 @@ from foqs.catalog.document import (
 )
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
-from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items import validation
 from foqs_contract.errors import InvalidArgument, NamespaceNotFound, Unavailable
 
@@ -140,25 +139,20 @@ def pause(document: Document, name: str, topic: str, *, paused: bool) -> Documen
     return with_namespace(document, name, replace(namespace, paused=topics))
 
 
-def set_policy(document: Document, name: str, topic: str, rules: GroupRules) -> Document:
-    """Replace the policy of a topic. Without any rule it is removed.
+def set_policy(document: Document, name: str, topic: str, policy: PolicyRecord) -> Document:
+    """Replace the policy of a topic. Without any rule it is removed, but for what only a newer version knows.
 
     Raises `NamespaceNotFound`, `InvalidArgument`, `LimitExceeded`.
     """
-    if rules.leases_max is not None:
-        validation.check_number(rules.leases_max, 1, GROUP_LEASES_MAX, "policy.group_leases_max")
-    if rules.weights and rules.fair is None:
+    if policy.group_leases_max is not None:
+        validation.check_number(policy.group_leases_max, 1, GROUP_LEASES_MAX, "policy.group_leases_max")
+    if policy.weights and policy.fair is None:
         raise InvalidArgument(
             "only groups of a fair topic have weights; give policy.fair, or leave the weights out",
             field="policy.weights",
         )
     namespace = find_namespace(document, name)
-    policy = replace(
-        namespace.policies.get(topic, PolicyRecord()),
-        group_leases_max=rules.leases_max,
-        fair=rules.fair,
-        weights=dict(rules.weights),
-    )
+    policy = replace(policy, unknown=namespace.policies.get(topic, PolicyRecord()).unknown)
     policies = {other: each for other, each in namespace.policies.items() if other != topic}
     if not policy.is_empty:
         policies[topic] = policy

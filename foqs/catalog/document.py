@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, GetPydanticSchema, PlainValidator
 from pydantic_core import core_schema
@@ -40,6 +40,8 @@ FORMAT_WITH_POLICIES: Final = 2
 FORMAT_MAX: Final = FORMAT_WITH_POLICIES
 GROUP_LEASES_MAX: Final = 1_000
 """The highest limit on the leases of a group: an owner remembers each lease of a group."""
+RELAXED: Final = "relaxed"
+"""The order of a topic whose items a host delivers though a peer has better ones."""
 WEIGHTS_MAX: Final = 100
 """The most groups of a fair topic with a weight of their own: each change stores the whole catalog."""
 VERSION_MAX: Final = (1 << 63) - 1
@@ -83,17 +85,19 @@ class PolicyRecord:
     """What the groups share by taking turns; None: items come in their order."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Of groups of a fair topic that have another weight than 1; none without `fair`."""
+    is_relaxed: bool = False
+    """Whether a host delivers its own items though a peer has better ones."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing, not even to a newer version."""
-        return self.rules is None and not self.unknown
+        return self.rules is None and not self.is_relaxed and not self.unknown
 
     @property
     def rules(self) -> GroupRules | None:
-        """The rules that it has; None: only such as a newer version knows."""
+        """The rules for groups; None if it has none."""
         if self.group_leases_max is None and self.fair is None:
             return None
         return GroupRules(self.group_leases_max, self.fair, self.weights)
@@ -252,6 +256,8 @@ def _policy_to_json(policy: PolicyRecord) -> dict[str, Any]:
         fields["fair"] = policy.fair.value
     if policy.weights:
         fields["weights"] = dict(sorted(policy.weights.items()))
+    if policy.is_relaxed:
+        fields["order"] = RELAXED
     fields.update(policy.unknown)
     return fields
 
@@ -354,10 +360,11 @@ class _PolicyForm(Form):
     weights: Annotated[dict[_Name, Annotated[int, Field(ge=1, le=WEIGHT_MAX)]], Field(max_length=WEIGHTS_MAX)] = Field(
         default_factory=dict
     )
+    order: Literal["relaxed"] | None = None
 
 
-def _build_policy(unknown: Unknown, **fields: Any) -> PolicyRecord:
-    policy = PolicyRecord(unknown=unknown, **fields)
+def _build_policy(unknown: Unknown, order: str | None = None, **fields: Any) -> PolicyRecord:
+    policy = PolicyRecord(is_relaxed=order == RELAXED, unknown=unknown, **fields)
     if policy.weights and policy.fair is None:
         raise ValueError("only groups of a fair topic have weights; give fair, or leave the weights out")
     return policy

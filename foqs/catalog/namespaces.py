@@ -65,6 +65,7 @@ class Namespaces:
         retry_policies: by namespace; every name has one.
         paused_topics: topics that are not delivered.
         group_rules: of topics whose policy has rules for groups. The same object until one changes.
+        relaxed_topics: topics whose items a host delivers though a peer has better ones.
         longest_payloads: the longest known payload of each namespace.
         foreign_tiers: the tier of each namespace of another tier. This host accepts no items of them; it delivers
             those that it holds from before the tier was recorded.
@@ -77,6 +78,7 @@ class Namespaces:
         self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(self.default_settings))
         self.paused_topics: frozenset[TopicName] = frozenset()
         self.group_rules: Mapping[TopicName, GroupRules] = {}
+        self.relaxed_topics: frozenset[TopicName] = frozenset()
         self.limited_settings: dict[str, NamespaceSettings] = {}
         self.longest_payloads = LongestPayloads()
         self.foreign_tiers: dict[str, str] = {}
@@ -189,6 +191,12 @@ class Namespaces:
         }
         if rules != self.group_rules:
             self.group_rules = rules
+        self.relaxed_topics = frozenset(
+            (name, topic)
+            for name, own in namespaces.items()
+            for topic, policy in own.policies.items()
+            if policy.is_relaxed
+        )
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused_topics

@@ -128,6 +128,10 @@ class Availability:
     def is_paused(self, topic: TopicName) -> bool:
         return topic in self._namespaces.paused_topics
 
+    def is_relaxed(self, topic: TopicName) -> bool:
+        """Return whether the policy of the topic lets a host deliver its own items though a peer has better ones."""
+        return topic in self._namespaces.relaxed_topics
+
     def has_group_limit(self, topic: TopicName) -> bool:
         """Return whether the policy of the topic limits the leases of a group."""
         return self._namespaces.group_leases_max(topic) is not None

@@ -18,7 +18,7 @@ from foqs.rpc.call import Call, Handler
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import task_handler
-from foqs.rpc.topic_policies import parse_rules, policy_struct
+from foqs.rpc.topic_policies import parse_policy, policy_struct
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 from foqs_contract.request import RequestOfNamespace
@@ -143,7 +143,7 @@ class _AdminHandlers:
         except InvalidArgument as error:
             raise with_path("policy", error) from None
         await self._admin.set_policy(
-            name, topic, parse_rules(policy), call.deadline, is_administrator=_is_administrator(call)
+            name, topic, parse_policy(policy), call.deadline, is_administrator=_is_administrator(call)
         )
         return ttypes.DoneReply()
 

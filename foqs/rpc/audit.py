@@ -28,6 +28,7 @@ _HIDDEN: Final = frozenset(("payload", "metadata", "json", "token", "items", "tr
 _LEFT_OUT: Final = frozenset(("namespace_name", "timeout_ms", "page", "forwarded", "shards", "start_key"))
 _ENUMS: Final[Mapping[str, Any]] = {
     "fair": ttypes.Fairness,
+    "order": ttypes.DeliveryOrder,
     "action": ttypes.BulkAction,
     "command": ttypes.BulkJobCommand,
     "permissions": ttypes.Permission,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs.catalog.document import WEIGHTS_MAX, PolicyRecord
-from foqs.core.groups.group_rules import Fairness, GroupRules
+from foqs.core.groups.group_rules import Fairness
 from foqs.core.groups.topic_turns import WEIGHT_MAX
 from foqs.core.items import validation
 from foqs_contract.errors import InvalidArgument, LimitExceeded
@@ -15,8 +15,8 @@ _NUMBERS: Final = {Fairness.ITEMS: ttypes.Fairness.ITEMS, Fairness.TIME: ttypes.
 _FAIRNESSES: Final = {int(number): fairness for fairness, number in _NUMBERS.items()}
 
 
-def parse_rules(policy: ttypes.TopicPolicy) -> GroupRules:
-    """Parse the rules of a policy. What one rule demands of the others is checked with the change.
+def parse_policy(policy: ttypes.TopicPolicy) -> PolicyRecord:
+    """Parse a policy. What one rule demands of the others is checked with the change.
 
     Raises:
         InvalidArgument, LimitExceeded: name the field.
@@ -28,6 +28,8 @@ def parse_rules(policy: ttypes.TopicPolicy) -> GroupRules:
             raise InvalidArgument(
                 f"{policy.fair} is nothing that groups share; give 1 (items) or 2 (time)", field="policy.fair"
             )
+    if policy.order is not None and policy.order != ttypes.DeliveryOrder.RELAXED:
+        raise InvalidArgument(f"{policy.order} is no order; give 1 (relaxed), or leave it out", field="policy.order")
     raw = policy.weights or ()
     if len(raw) > WEIGHTS_MAX:
         raise LimitExceeded(
@@ -41,13 +43,14 @@ def parse_rules(policy: ttypes.TopicPolicy) -> GroupRules:
         if group in weights:
             raise InvalidArgument(f"the group {group!r} has a weight already; name each once", field=f"{path}.group")
         weights[group] = validation.check_number(each.weight, 1, WEIGHT_MAX, f"{path}.weight")
-    return GroupRules(policy.group_leases_max, fair, weights)
+    return PolicyRecord(policy.group_leases_max, fair, weights, policy.order is not None)
 
 
 def policy_struct(topic: str, policy: PolicyRecord) -> ttypes.TopicPolicy:
     """Return the policy of a topic."""
     weights = [ttypes.GroupWeight(group, weight) for group, weight in sorted(policy.weights.items())]
-    return ttypes.TopicPolicy(topic, policy.group_leases_max, fairness_number(policy.fair), weights or None)
+    order = ttypes.DeliveryOrder.RELAXED if policy.is_relaxed else None
+    return ttypes.TopicPolicy(topic, policy.group_leases_max, fairness_number(policy.fair), weights or None, order)
 
 
 def fairness_number(fair: Fairness | None) -> ttypes.Fairness | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from foqs.catalog.administration import Administration
@@ -17,7 +18,6 @@ from foqs.catalog.changes import in_one_version, set_policy
 from foqs.catalog.document import Document, PolicyRecord, QueueEntry
 from foqs.catalog.port import CatalogError
 from foqs.catalog.queue_changes import QueueChange, change_queue
-from foqs.core.groups.group_rules import GroupRules
 from foqs.options.sqs_options import SqsOptions
 from foqs.sqs import fifo
 from foqs.sqs.errors import SqsError, queue_does_not_exist
@@ -119,8 +119,8 @@ class QueueDirectory:
             policy = document.namespaces[namespace].policies.get(queue.name, PolicyRecord())
             if exists and not existed:
                 _check_policy(queue.name, policy)
-            rules = GroupRules(fifo.GROUP_LEASES_MAX, policy.fair, policy.weights) if exists else GroupRules()
-            return in_one_version(document, set_policy(after, namespace, queue.name, rules))
+            in_order = replace(policy, group_leases_max=fifo.GROUP_LEASES_MAX) if exists else PolicyRecord()
+            return in_one_version(document, set_policy(after, namespace, queue.name, in_order))
 
         await self._admin.change_part(namespace, change_document, deadline, is_administrator=is_administrator)
 

@@ -95,6 +95,15 @@ class Fairness(IntEnum):
 
 
 
+class DeliveryOrder(IntEnum):
+    """
+    An order of a topic that is not the usual one.
+
+    """
+    RELAXED = 1
+
+
+
 class HostAddress(object):
     """
     The address of a host.
@@ -9129,6 +9138,8 @@ class TopicPolicy(object):
      - fair: The groups take turns within each priority, and share the topic: by items, or by the time that they hold leases. An item
     without a group is a group of its own. The hosts of a cluster give turns each to the groups of its own shards.
      - weights: With `fair`: at most 100 groups that have another weight than 1, each once.
+     - order: Missing: a host that knows of better items at another host asks that host for them. RELAXED: it does so only while it has
+    none of its own. A dequeue takes one hop less, and the order is that of each host.
 
     """
 
@@ -9137,14 +9148,16 @@ class TopicPolicy(object):
         'group_leases_max',
         'fair',
         'weights',
+        'order',
     )
 
 
-    def __init__(self, topic=None, group_leases_max=None, fair=None, weights=None,):
+    def __init__(self, topic=None, group_leases_max=None, fair=None, weights=None, order=None,):
         self.topic = topic
         self.group_leases_max = group_leases_max
         self.fair = fair
         self.weights = weights
+        self.order = order
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -9181,6 +9194,11 @@ class TopicPolicy(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I32:
+                    self.order = DeliveryOrder(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -9209,6 +9227,10 @@ class TopicPolicy(object):
             for iter300 in self.weights:
                 iter300.write(oprot)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.order is not None:
+            oprot.writeFieldBegin('order', TType.I32, 5)
+            oprot.writeI32(DeliveryOrder[self.order].value)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -12895,6 +12917,7 @@ TopicPolicy.thrift_spec = (
     (2, TType.I32, 'group_leases_max', None, None, ),  # 2
     (3, TType.I32, 'fair', None, None, ),  # 3
     (4, TType.LIST, 'weights', (TType.STRUCT, [GroupWeight, None], False), None, ),  # 4
+    (5, TType.I32, 'order', None, None, ),  # 5
 )
 all_structs.append(SetTopicPolicyRequest)
 SetTopicPolicyRequest.thrift_spec = (

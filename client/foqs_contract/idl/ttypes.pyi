@@ -65,6 +65,9 @@ class Fairness(IntEnum):
     ITEMS = 1
     TIME = 2
 
+class DeliveryOrder(IntEnum):
+    RELAXED = 1
+
 class HostAddress(_Struct):
     host: Any | None
     port: int | None
@@ -659,7 +662,8 @@ class TopicPolicy(_Struct):
     group_leases_max: int | None
     fair: int | None
     weights: Sequence[GroupWeight] | None
-    def __init__(self, topic: str | bytes | None = None, group_leases_max: int | None = None, fair: int | None = None, weights: Sequence[GroupWeight] | None = None) -> None: ...
+    order: int | None
+    def __init__(self, topic: str | bytes | None = None, group_leases_max: int | None = None, fair: int | None = None, weights: Sequence[GroupWeight] | None = None, order: int | None = None) -> None: ...
 
 class SetTopicPolicyRequest(_Struct):
     namespace_name: bytes | None

@@ -31,6 +31,8 @@ GROUP_LEASES_MAX: Final = 1_000
 """The highest limit on the leases of a group that a host accepts."""
 FAIRNESSES: Final = ("items", "time")
 """What the groups of a fair topic may share."""
+ORDERS: Final = ("relaxed",)
+"""The orders that a policy may name."""
 WEIGHT_MAX: Final = 100
 """The highest weight of a group that a host accepts."""
 
@@ -167,6 +169,7 @@ _POLICIES: Final[list[Column]] = [
     ("GROUP_LEASES_MAX", lambda row: "-" if row["group_leases_max"] is None else str(row["group_leases_max"])),
     ("FAIR", lambda row: row["fair"] or "-"),
     ("WEIGHTS", lambda row: ", ".join(f"{group}={weight}" for group, weight in row["weights"].items()) or "-"),
+    ("ORDER", lambda row: row["order"] or "-"),
 ]
 
 
@@ -191,6 +194,9 @@ _POLICIES: Final[list[Column]] = [
     metavar="GROUP=N",
     help=f"With --fair: the group gets N times as much as one of weight 1, at most {WEIGHT_MAX}. May be repeated.",
 )
+@click.option(
+    "--order", type=click.Choice(ORDERS), help="A host delivers its own items though another host has better ones."
+)
 @click.option("--remove", is_flag=True, help="Remove the policy.")
 @host_call_options
 def topic_policy(
@@ -199,16 +205,17 @@ def topic_policy(
     group_leases_max: int | None,
     fair: str | None,
     weights: Sequence[str],
+    order: str | None,
     remove: bool,
 ) -> None:
-    """Replace the policies of the topics: how many items of one group are leased at once, and whether groups take turns.
+    """Replace the policies of the topics: the most leases of a group, whether groups take turns, and the order over hosts.
 
     Items without a group have no limit, and each has a turn of its own. Leases that are held stay.
     """
     from foqs_client import TopicPolicy
 
-    if remove == (group_leases_max is not None or fair is not None):
-        raise click.UsageError("give --group-leases-max, --fair or both, or else --remove")
+    if remove == any(rule is not None for rule in (group_leases_max, fair, order)):
+        raise click.UsageError("give some of --group-leases-max, --fair and --order, or else --remove")
     if weights and fair is None:
         raise click.UsageError("--weight needs --fair")
     by_group: dict[str, int] = {}
@@ -219,7 +226,7 @@ def topic_policy(
 
     async def work(client: Client) -> None:
         for name in topics:
-            await client.set_topic_policy(TopicPolicy(name, group_leases_max, fair, by_group))
+            await client.set_topic_policy(TopicPolicy(name, group_leases_max, fair, by_group, order))
             sentences = [f"Removed the policy of {name}."] if remove else []
             if group_leases_max is not None:
                 sentences.append(
@@ -228,6 +235,8 @@ def topic_policy(
                 )
             if fair is not None:
                 sentences.append(f"The groups of {name} take turns, by {fair}.")
+            if order is not None:
+                sentences.append(f"Each host delivers its own items of {name} though another host has better ones.")
             print_message(" ".join([*sentences, *pattern_notes([name])]))
 
     session.run(work)
@@ -245,7 +254,7 @@ def _parse_weight(text: str) -> tuple[str, int]:
 @topic.command("policies", epilog="\b\nExamples:\n  foqs topic policies\n  foqs topic policies -n orders -o json")
 @host_call_options
 def topic_policies(session: HostSession) -> None:
-    """List the topics that have a policy for their groups."""
+    """List the topics that have a policy."""
     found = session.run(lambda client: client.topic_policies())
     show_rows([dataclasses.asdict(policy) for policy in found], _POLICIES, session.output_format)
     if not found:

@@ -1,9 +1,10 @@
 """Dequeues from the peer that has the best items, and the availability of topics at this host and its peers.
 
 Holds `PeerDequeues`. Always true: a peer is asked only if gossip says that it has
-better items than this host, or in a fair topic a group that has waited longer; a peer that delivered nothing of a topic is not asked
-for it again for a while, or until it reports more. The topics of a call rotate in choosing its peer, so that
-the priorities of one do not starve another. Knows nothing of the calls that wait.
+better items than this host, or in a fair topic a group that has waited longer, and in a relaxed topic
+only if this host has none; a peer that delivered nothing of a topic is not asked for it again for a while,
+or until it reports more. The topics of a call rotate in choosing its peer, so that the priorities of one do
+not starve another. Knows nothing of the calls that wait.
 """
 
 from __future__ import annotations
@@ -175,9 +176,16 @@ class PeerDequeues:
         )
 
     def _comes_first(self, candidate: TopicAvailability, topic: TopicName) -> bool:
-        """Return whether a peer has better items than this host, or in a fair topic a group that has waited clearly longer."""
+        """Return whether a peer has better items than this host, or in a fair topic a group that has waited clearly longer.
+
+        In a relaxed topic this counts only while this host has none.
+        """
         local_best = self._local_best_priority(topic)
-        if local_best is None or candidate.best_priority < local_best:
+        if local_best is None:
+            return True
+        if self._availability.is_relaxed(topic):
+            return False
+        if candidate.best_priority < local_best:
             return True
         if candidate.best_priority > local_best or candidate.turn_since_s is None:
             return False

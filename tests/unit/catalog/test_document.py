@@ -22,6 +22,7 @@ from foqs.catalog.document import (
     MalformedDocument,
     NamespaceRecord,
     Permission,
+    PolicyRecord,
     QueueEntry,
     format_of,
     parse,
@@ -186,22 +187,23 @@ NEWER = json.dumps(
 
 def test_document_with_policies_has_a_format_that_older_hosts_refuse() -> None:
     before = Document(1, {"a": NamespaceRecord()})
-    after = changes.set_policy(before, "a", "orders", GroupRules(3))
+    after = changes.set_policy(before, "a", "orders", PolicyRecord(3))
     assert (format_of(before), format_of(after)) == (FORMAT_VERSION, FORMAT_WITH_POLICIES)
     text = render(after)
     assert (json.loads(text)["format"], parse(text)) == (2, after)
     assert parse(render_stored(after)) == after
-    assert changes.set_policy(after, "a", "orders", GroupRules(3)) is after
-    without = changes.set_policy(after, "a", "orders", GroupRules())
+    assert changes.set_policy(after, "a", "orders", PolicyRecord(3)) is after
+    without = changes.set_policy(after, "a", "orders", PolicyRecord())
     assert without.namespaces == before.namespaces
     assert json.loads(render(without))["format"] == 1
 
 
 def test_policy_with_turns_is_stored_with_its_weights() -> None:
     before = Document(1, {"a": NamespaceRecord()})
-    rules = GroupRules(2, Fairness.TIME, {"b": 3, "a": 100})
-    after = changes.set_policy(before, "a", "t", rules)
-    assert after.namespaces["a"].policies["t"].rules == rules
+    policy = PolicyRecord(2, Fairness.TIME, {"b": 3, "a": 100})
+    after = changes.set_policy(before, "a", "t", policy)
+    assert after.namespaces["a"].policies["t"] == policy
+    assert policy.rules == GroupRules(2, Fairness.TIME, {"b": 3, "a": 100})
     assert parse(render(after)) == parse(render_stored(after)) == after
     assert format_of(after) == FORMAT_WITH_POLICIES
     assert json.loads(render(after))["namespaces"]["a"]["policies"]["t"] == {
@@ -209,13 +211,25 @@ def test_policy_with_turns_is_stored_with_its_weights() -> None:
         "fair": "time",
         "weights": {"a": 100, "b": 3},
     }
-    assert changes.set_policy(after, "a", "t", rules) is after
-    assert changes.set_policy(after, "a", "t", GroupRules()).namespaces == before.namespaces
+    assert changes.set_policy(after, "a", "t", policy) is after
+    assert changes.set_policy(after, "a", "t", PolicyRecord()).namespaces == before.namespaces
+
+
+def test_policy_of_a_relaxed_topic_is_stored_without_rules_for_groups() -> None:
+    before = Document(1, {"a": NamespaceRecord()})
+    after = changes.set_policy(before, "a", "t", PolicyRecord(is_relaxed=True))
+    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"order": "relaxed"}}
+    assert parse(render(after)) == parse(render_stored(after)) == after
+    assert format_of(after) == FORMAT_WITH_POLICIES
+    assert after.namespaces["a"].policies["t"].rules is None
+    assert changes.set_policy(after, "a", "t", PolicyRecord()).namespaces == before.namespaces
 
 
 @pytest.mark.parametrize(
     ("policy", "path", "words"),
     [
+        ({"order": "any"}, "order", "relaxed"),
+        ({"order": True}, "order", "relaxed"),
         ({"fair": "all"}, "fair", "use items or time"),
         ({"fair": 1}, "fair", "use items or time"),
         ({"fair": "items", "weights": {"a": 0}}, "weights.a", "1"),
@@ -234,10 +248,10 @@ def test_malformed_policy_is_named_with_its_place(policy: Any, path: str, words:
 
 
 def test_policy_with_a_field_of_a_newer_version_stays_without_its_limit() -> None:
-    policy = {"group_leases_max": 1, "order": "relaxed"}
+    policy = {"group_leases_max": 1, "colour": "green"}
     document = parse(json.dumps({"format": 2, "version": 1, "namespaces": {"a": {"policies": {"t": policy}}}}))
-    after = changes.set_policy(document, "a", "t", GroupRules())
-    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"order": "relaxed"}}
+    after = changes.set_policy(document, "a", "t", PolicyRecord())
+    assert json.loads(render(after))["namespaces"]["a"]["policies"] == {"t": {"colour": "green"}}
 
 
 def test_fields_of_a_newer_version_survive_a_change() -> None:

@@ -15,7 +15,6 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespaces import Namespaces
 from foqs.catalog.queue_changes import change_queue
 from foqs.catalog.shares import GRANTS_MAX, PAUSED_MAX, POLICIES_MAX, RESERVE_PERCENT, check_share
-from foqs.core.groups.group_rules import GroupRules
 from foqs.options.options import NamespaceOptions
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs_contract.errors import FoqsError, LimitExceeded
@@ -78,9 +77,9 @@ def test_topics_with_a_policy_of_a_namespace_have_a_number() -> None:
     policies = {f"t{number}": PolicyRecord(1) for number in range(POLICIES_MAX)}
     before = Document(1, {"a": NamespaceRecord(policies=policies)})
     with pytest.raises(LimitExceeded, match=f"{POLICIES_MAX} topics with a policy"):
-        check_share(before, changes.set_policy(before, "a", "one more", GroupRules(1)), "a", 1, BYTES_MAX)
-    check_share(before, changes.set_policy(before, "a", "t3", GroupRules(2)), "a", 1, BYTES_MAX)
-    check_share(before, changes.set_policy(before, "a", "t3", GroupRules()), "a", 1, BYTES_MAX)
+        check_share(before, changes.set_policy(before, "a", "one more", PolicyRecord(1)), "a", 1, BYTES_MAX)
+    check_share(before, changes.set_policy(before, "a", "t3", PolicyRecord(2)), "a", 1, BYTES_MAX)
+    check_share(before, changes.set_policy(before, "a", "t3", PolicyRecord()), "a", 1, BYTES_MAX)
 
 
 def test_grants_and_paused_topics_of_a_namespace_have_a_number() -> None:

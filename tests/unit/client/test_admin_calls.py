@@ -214,8 +214,16 @@ def test_policy_with_turns_is_stored_and_returned() -> None:
             assert '"format": 2' in await client.export_config()
             await client.set_topic_policy(TopicPolicy("b", 2))
             assert await client.topic_policies() == [policies[0], TopicPolicy("b", 2)]
+            await client.set_topic_policy(TopicPolicy("b", order="relaxed"))
+            assert await client.topic_policies() == [policies[0], TopicPolicy("b", order="relaxed")]
+            assert found.namespaces.relaxed_topics == {("default", "b")}
+            assert found.namespaces.group_leases_max(("default", "b")) is None
+            with pytest.raises(InvalidArgument, match="relaxed, or leave it out"):
+                await client.set_topic_policy(TopicPolicy("a", order="exact"))
+            await client.set_topic_policy(TopicPolicy("b"))
+            assert not found.namespaces.relaxed_topics
             await client.set_topic_policy(TopicPolicy("a"))
-            assert len(await client.topic_policies()) == 1
+            assert await client.topic_policies() == []
 
     run(main())
 

@@ -79,6 +79,24 @@ def test_older_items_of_the_same_priority_are_better_and_those_of_the_same_momen
     run_dequeue_tier(story, hosts=3)
 
 
+def test_what_a_relaxed_order_costs_is_counted() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        one, two, _ = hosts
+        await two.caller.put(count=3, priority=4)
+        await one.caller.put(priority=5)
+        one.engine.namespaces.relaxed_topics = frozenset([T])
+        one.gossip.ask("t")
+        samples = one.engine.queue.order_meter.samples
+        async with world.client(one) as client:
+            assert [delivery.priority for delivery in await client.dequeue({"t": 1})] == [5]
+            await world.until(lambda: samples.count == 1)
+        order = samples.of_topic(T, world.loop.time())
+        assert order is not None
+        assert order[:2] == (3, 3)
+
+    run_dequeue_tier(story)
+
+
 def test_item_that_cannot_be_delivered_was_not_passed_over() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts

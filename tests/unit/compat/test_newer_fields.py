@@ -16,7 +16,6 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, NamespaceRecord, Permission, PolicyRecord, QueueEntry, parse, render
 from foqs.catalog.queue_changes import change_queue
 from foqs.console import session_secret
-from foqs.core.groups.group_rules import GroupRules
 from foqs.queue.bulk_jobs import bulk_job_transitions
 from foqs.queue.bulk_jobs.bulk_job import BulkJobCommand, BulkJobCounts, BulkJobOwner, BulkJobRecord, BulkJobRecords
 from foqs.queue.bulk_jobs.bulk_job_document import parse_jobs, render_jobs
@@ -94,7 +93,7 @@ CATALOG_CHANGES: Final[dict[str, Callable[[Document], Document]]] = {
     "in_one_version": lambda d: changes.in_one_version(d, changes.delete(changes.delete(d, "spare"), "orders")),
     "grant": lambda d: changes.grant(d, "spare", "new", frozenset(Permission)),
     "pause": lambda d: changes.pause(d, "spare", "new", paused=True),
-    "set_policy": lambda d: changes.set_policy(d, "spare", "mail", GroupRules(3)),
+    "set_policy": lambda d: changes.set_policy(d, "spare", "mail", PolicyRecord(3)),
     "record_slots": lambda d: changes.record_slots(d, "new", {7: frozenset()}, [7]),
     "restore": lambda d: changes.restore(
         d,

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from foqs.catalog import changes
+from foqs.catalog.document import PolicyRecord
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
 from foqs.core.groups.group_rules import GroupRules
@@ -235,7 +236,7 @@ def test_policy_that_changes_during_a_takeover_counts_from_the_first_delivery(
         async def recover(self: ShardTakeover, owned: object) -> OwnedShard:
             shard = await original(self, owned)  # type: ignore[arg-type]
             assert not shard.memory.limited_topics
-            await world.catalog.replace(changes.set_policy(document, "default", "t", GroupRules(1)))
+            await world.catalog.replace(changes.set_policy(document, "default", "t", PolicyRecord(1)))
             return shard
 
         original = ShardTakeover.recover

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.core.groups.group_rules import GroupRules
+from foqs.catalog.document import PolicyRecord
 from foqs.core.items.item import State
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
@@ -295,7 +295,7 @@ def test_queue_without_its_policy_accepts_and_delivers_nothing_until_it_is_creat
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         await send(sqs, "1")
-        await world.newest.admin.set_policy("default", "q.fifo", GroupRules(), world.deadline_in(5))
+        await world.newest.admin.set_policy("default", "q.fifo", PolicyRecord(), world.deadline_in(5))
         message = {"QueueUrl": "q.fifo", "MessageBody": "2", "MessageGroupId": "ada", "MessageDeduplicationId": "2"}
         assert "no policy of strict order" in await refused(sqs, "SendMessage", **message)
         assert "no policy of strict order" in await refused(sqs, "ReceiveMessage", QueueUrl="q.fifo")
@@ -320,7 +320,7 @@ def test_receive_that_waits_gets_no_second_message_of_a_group_when_the_policy_is
         poll = start_task(refused(sqs, "ReceiveMessage", QueueUrl="q.fifo", MaxNumberOfMessages=10, WaitTimeSeconds=20))
         await world.pass_s(1)
         receive = sqs.requests[-1]
-        await world.newest.admin.set_policy("default", "q.fifo", GroupRules(group_leases_max), world.deadline_in(5))
+        await world.newest.admin.set_policy("default", "q.fifo", PolicyRecord(group_leases_max), world.deadline_in(5))
         assert "no policy of strict order" in await poll
         receive.give_back()  # as the server does when an action fails
         await sqs.create("q.fifo", **FIFO)
@@ -338,7 +338,7 @@ def test_receive_that_waits_for_a_message_ends_when_the_policy_is_removed() -> N
         poll = start_task(refused(sqs, "ReceiveMessage", QueueUrl="q.fifo", WaitTimeSeconds=20))
         await world.pass_s(1)
         began_s = world.loop.time()
-        await world.newest.admin.set_policy("default", "q.fifo", GroupRules(), world.deadline_in(5))
+        await world.newest.admin.set_policy("default", "q.fifo", PolicyRecord(), world.deadline_in(5))
         assert "no policy of strict order" in await poll
         assert world.loop.time() < began_s + 1
 

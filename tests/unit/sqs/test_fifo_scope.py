@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.catalog.document import Document, render
-from foqs.core.groups.group_rules import Fairness, GroupRules
+from foqs.catalog.document import Document, PolicyRecord, render
+from foqs.core.groups.group_rules import Fairness
 from foqs.queue.port import Repeated
 from foqs.rpc import codec
 from foqs.rpc.in_host_calls import InHostCall
@@ -217,7 +217,7 @@ def test_policy_of_a_topic_is_not_replaced_by_a_new_queue(limit: int, is_accepte
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         admin = world.newest.admin
-        await admin.set_policy("default", "old.fifo", GroupRules(limit), world.deadline_in(5))
+        await admin.set_policy("default", "old.fifo", PolicyRecord(limit), world.deadline_in(5))
         if is_accepted:
             await sqs.create("old.fifo", **FIFO)
         else:
@@ -230,15 +230,15 @@ def test_policy_of_a_topic_is_not_replaced_by_a_new_queue(limit: int, is_accepte
     play(story)
 
 
-def test_changes_of_a_queue_keep_the_turns_of_its_groups_until_it_is_deleted() -> None:
+def test_changes_of_a_queue_keep_the_other_rules_of_its_policy_until_it_is_deleted() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         assert world.newest is not None
         admin = world.newest.admin
-        rules = GroupRules(1, Fairness.ITEMS, {"ada": 3})
-        await admin.set_policy("default", "q.fifo", rules, world.deadline_in(5))
+        own = PolicyRecord(1, Fairness.ITEMS, {"ada": 3}, is_relaxed=True)
+        await admin.set_policy("default", "q.fifo", own, world.deadline_in(5))
         await sqs.call("TagQueue", QueueUrl="q.fifo", Tags={"team": "red"})
         await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"VisibilityTimeout": "60"})
-        assert admin.namespace("default").policies["q.fifo"].rules == rules
+        assert admin.namespace("default").policies["q.fifo"] == own
         await sqs.call("DeleteQueue", QueueUrl="q.fifo")
         assert "q.fifo" not in admin.namespace("default").policies
 

@@ -26,6 +26,7 @@ Run = Callable[..., Result]
             TopicPolicy("t", 3, "time", {"Ada": 4, "a=b": 2}),
             "3 items of each group of t are leased at once. The groups of t take turns, by time.",
         ),
+        (["--order", "relaxed"], TopicPolicy("t", order="relaxed"), "Each host delivers its own items of t"),
         (["--remove"], TopicPolicy("t"), "Removed the policy of t."),
     ],
 )
@@ -40,8 +41,10 @@ def test_policy_is_replaced(run: Run, client: FakeClient, args: list[str], polic
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "--group-leases-max, --fair or both, or else --remove"),
+        ([], "give some of --group-leases-max, --fair and --order, or else --remove"),
         (["--remove", "--fair", "items"], "or else --remove"),
+        (["--remove", "--order", "relaxed"], "or else --remove"),
+        (["--order", "exact"], "'relaxed'"),
         (["--fair", "all"], "'items', 'time'"),
         (["--group-leases-max", "1", "--weight", "a=2"], "--weight needs --fair"),
         (["--fair", "items", "--weight", "a=2", "--weight", "a=2"], "group 'a' has two weights; give it one"),
@@ -61,9 +64,15 @@ def test_wrong_policy_is_refused_before_the_call(run: Run, client: FakeClient, a
 def test_policies_are_listed(run: Run, client: FakeClient) -> None:
     client.answers["topic_policies"] = [
         TopicPolicy("mail", 1),
-        TopicPolicy("orders", None, "items", {"Ada": 3, "Bob": 2}),
+        TopicPolicy("orders", None, "items", {"Ada": 3, "Bob": 2}, "relaxed"),
     ]
     lines = [line.split() for line in run("topic", "policies").stdout.splitlines()]
-    assert lines[1:3] == [["mail", "1", "-", "-"], ["orders", "-", "items", "Ada=3,", "Bob=2"]]
+    assert lines[1:3] == [["mail", "1", "-", "-", "-"], ["orders", "-", "items", "Ada=3,", "Bob=2", "relaxed"]]
     rows = json.loads(run("topic", "policies", "-o", "json").stdout)
-    assert rows[1] == {"topic": "orders", "group_leases_max": None, "fair": "items", "weights": {"Ada": 3, "Bob": 2}}
+    assert rows[1] == {
+        "topic": "orders",
+        "group_leases_max": None,
+        "fair": "items",
+        "weights": {"Ada": 3, "Bob": 2},
+        "order": "relaxed",
+    }

@@ -80,6 +80,26 @@ def test_better_items_of_a_peer_come_first_and_equal_ones_are_local() -> None:
     run_dequeue_tier(story)
 
 
+def test_host_delivers_its_own_items_of_a_relaxed_topic_though_a_peer_has_better_ones() -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        one, two, _ = hosts
+        await one.caller.put(count=2, priority=5)
+        await one.caller.put("exact", priority=5)
+        await two.caller.put(priority=4)
+        await two.caller.put("exact", priority=4)
+        one.engine.namespaces.relaxed_topics = frozenset([("default", "t")])
+        one.gossip.ask("t", "exact")
+        async with world.client(one) as client:
+            assert [delivery.priority for delivery in await client.dequeue({"t": 1})] == [5]
+            assert one.peer_dequeues.forwarded_count == 0
+            both = [await client.dequeue({"t": 1, "exact": 1}) for _ in range(2)]
+            assert {(each.topic, each.priority) for part in both for each in part} >= {("t", 5), ("exact", 4)}
+            # It asks the peer as soon as it has none.
+            assert [each.priority for each in await client.dequeue({"t": 9})] == [4]
+
+    run_dequeue_tier(story)
+
+
 def test_stale_gossip_costs_one_call() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
