@@ -14,7 +14,7 @@ from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TIME_MS_MAX, TopicName
 from foqs.core.memory.order_samples import NOTHING, Displacement
 from foqs.queue.host_state import HostState
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.call import Call, unchanged
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
@@ -45,8 +45,8 @@ class OrderProbe:
     def handle(self, call: Call) -> None:
         """Serve `rankItem`; see `Handler`."""
         request: ttypes.RankItemRequest = call.request
-        namespace = codec.parse_name(request.namespace_name, "namespace_name")
-        topic = codec.parse_name(request.topic, "topic")
+        namespace = request_structs.parse_name(request.namespace_name, "namespace_name")
+        topic = request_structs.parse_name(request.topic, "topic")
         self._namespaces.settings_of(namespace)
         priority, after_ms = request.priority or 0, request.deliver_after_ms or 0
         if not 0 <= after_ms <= TIME_MS_MAX:

@@ -15,9 +15,9 @@ from foqs.catalog.document import NamespaceRecord, Permission
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
 from foqs.rpc.call import Call, Handler
-from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import task_handler
+from foqs.rpc.request_structs import with_path
 from foqs.rpc.topic_policies import parse_policy, policy_struct
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import Principal, denial
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.call import Call, ServerMethod
 from foqs_contract.call_table import Scope
 from foqs_contract.contract_version import CONTRACT_VERSION
@@ -108,7 +108,7 @@ class AuthSession:
         requirement = method.row.requirement
         granted: Collection[int] = ()
         if requirement.scope is Scope.NAMESPACE:
-            namespace = codec.parse_name(method.namespace_of(request), requirement.namespace_field)
+            namespace = request_structs.parse_name(method.namespace_of(request), requirement.namespace_field)
             granted = self._authenticator.permissions_of(principal.name, namespace)
         refusal = denial(requirement, principal, granted)
         if refusal is not None:

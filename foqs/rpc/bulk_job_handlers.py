@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from foqs.options.options import NamespaceOptions
 from foqs.queue.bulk_jobs.bulk_jobs import BulkJobs
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.bulk_job_structs import job_struct, parse_control, parse_start
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.methods import task_handler
@@ -45,4 +45,4 @@ def bulk_job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOpti
 
 
 def _namespace_name(request: RequestOfNamespace) -> str:
-    return codec.parse_name(request.namespace_name, "namespace_name")
+    return request_structs.parse_name(request.namespace_name, "namespace_name")

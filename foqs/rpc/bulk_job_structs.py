@@ -22,7 +22,7 @@ from foqs.queue.bulk_jobs.bulk_job import (
     BulkJobState,
     is_job_id,
 )
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.bulk_structs import change_fields, parse_bulk
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
@@ -144,7 +144,7 @@ def _parse_counted_change(
         return parse_bulk(raw_filter, meant, settings)
     except FoqsError as error:
         if error.field and not error.field.startswith("filter"):
-            raise codec.with_path("counts_for", error) from None
+            raise request_structs.with_path("counts_for", error) from None
         raise
 
 

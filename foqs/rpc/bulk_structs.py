@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from foqs.core.items.row_filter import RowFilter
 from foqs.options.options import NamespaceOptions
 from foqs.queue.bulk_change import BulkChange
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.filters import parse_change, parse_filter
 from foqs_contract.bulk_actions import BulkActionRow, check_action
 from foqs_contract.idl import ttypes
@@ -33,7 +33,7 @@ def _parse_values(action: BulkActionRow, changing: _Changing, settings: Namespac
         event = parse_change(changing.change, settings)
         return BulkChange(action, event.priority, event.delay_ms, event.deliver_after_ms, event.metadata)
     if action.takes == "move_to":
-        return BulkChange(action, move_to=codec.parse_name(changing.move_to, "move_to"))
+        return BulkChange(action, move_to=request_structs.parse_name(changing.move_to, "move_to"))
     return BulkChange(action)
 
 

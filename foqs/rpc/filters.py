@@ -14,7 +14,7 @@ from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import ALL_STATES, RowFilter
 from foqs.options.options import NamespaceOptions
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 from foqs_contract.request import ShardsRequest
@@ -37,7 +37,7 @@ def parse_change(raw: ttypes.Change | None, settings: NamespaceOptions) -> Event
         if raw.metadata is not None:
             validation.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
     except FoqsError as error:
-        raise codec.with_path("change", error) from None
+        raise request_structs.with_path("change", error) from None
     return Event(
         EventKind.UPDATE,
         0,
@@ -52,7 +52,7 @@ def parse_filter(raw: ttypes.ItemFilter | None) -> RowFilter:
     """Parse an `ItemFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
-    states = codec.parse_states(raw.states, "filter.states")
+    states = request_structs.parse_states(raw.states, "filter.states")
     item_filter = RowFilter(
         topic=None if raw.topic is None else validation.decode_name(raw.topic, "filter.topic"),
         states=ALL_STATES if states is None else tuple(sorted(set(states))),
@@ -88,7 +88,7 @@ def _parse_group(raw: bytes) -> bytes:
     try:
         return validation.check_group(raw)
     except FoqsError as error:
-        raise codec.with_path("filter", error) from None
+        raise request_structs.with_path("filter", error) from None
 
 
 def parse_page(page: ttypes.Page | None, limit_min: int = 1) -> tuple[int, str | None]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from foqs.access.call_permissions import Principal
 from foqs.queue.port import PendingCall, RowView
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error
 from foqs.rpc.methods import RpcService
 from foqs_contract.errors import FoqsError
@@ -143,4 +143,4 @@ def raw_id(item_id: str | bytes) -> bytes:
 
 def delivery_structs(reply: ttypes.DequeueReply) -> list[ttypes.Delivery]:
     """Return the `Delivery` structs of a dequeue's reply, which holds items of this host or structs of a peer."""
-    return [codec.delivery_struct(item) if isinstance(item, RowView) else item for item in reply.items or ()]
+    return [reply_structs.delivery_struct(item) if isinstance(item, RowView) else item for item in reply.items or ()]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from thrift.Thrift import TType
 
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec, request_bytes
+from foqs.rpc import reply_structs, request_bytes
 from foqs.rpc.call import Call, Handler, Layer, RequestCheck, ServerMethod, unchanged
 from foqs.rpc.message_guard import check_items, check_nacks
 from foqs.rpc.messages import bytes_spec, encode_struct, unique_field_spec
@@ -136,9 +136,9 @@ def _no_check(request: Request) -> None:
 
 _REQUEST_READERS: Final = {"enqueue": request_bytes.read_enqueue, "ack": request_bytes.read_ack}
 _REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {
-    "dequeue": codec.encode_dequeue_reply,
-    "enqueue": codec.encode_enqueue_reply,
-    "restoreItems": codec.encode_enqueue_reply,
+    "dequeue": reply_structs.encode_dequeue_reply,
+    "enqueue": reply_structs.encode_enqueue_reply,
+    "restoreItems": reply_structs.encode_enqueue_reply,
 }
 """The encoders of replies that may have many entries. The replies of other methods are encoded by Thrift's encoder."""
 

@@ -23,7 +23,7 @@ from foqs.queue.outage import NothingDeliverable
 from foqs.queue.port import EnqueueOutcome, LeasedItems, PendingCall, Queue, ShardListing, TopicStats
 from foqs.queue.reads.filter_walk import cursor_after
 from foqs.queue.reads.listings import format_cursor
-from foqs.rpc import codec, filters
+from foqs.rpc import filters, reply_structs, request_structs
 from foqs.rpc.bulk_structs import parse_bulk
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
@@ -110,10 +110,10 @@ class QueueHandlers:
         request: ttypes.EnqueueRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
-        items, errors = codec.parse_new_items(raws, namespace, settings, self._queue.topic_keys(namespace))
+        items, errors = request_structs.parse_new_items(raws, namespace, settings, self._queue.topic_keys(namespace))
         if request.atomic:
             return self._enqueue_atomically(call, namespace, items, errors)
-        done = _on_done(codec.enqueue_reply, errors, call)
+        done = _on_done(reply_structs.enqueue_reply, errors, call)
         return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 
     def _enqueue_atomically(
@@ -129,7 +129,7 @@ class QueueHandlers:
             if isinstance(outcomes[0], FoqsError):
                 call.fail(outcomes[0])
             else:
-                call.reply(codec.enqueue_reply, outcomes)
+                call.reply(reply_structs.enqueue_reply, outcomes)
 
         return self._queue.enqueue(namespace, items, call.deadline, done, is_atomic=True)
 
@@ -139,7 +139,7 @@ class QueueHandlers:
         limits = self._queue.limits
         raws = request.topics
         validation.check_entry_count(None if raws is None else len(raws), limits.topics_per_call_max, "topics")
-        wants = codec.parse_topic_counts(raws or (), limits.items_per_call_max)
+        wants = request_structs.parse_topic_counts(raws or (), limits.items_per_call_max)
         lease_ms = request.lease_ms
         if lease_ms is not None:
             validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
@@ -153,7 +153,7 @@ class QueueHandlers:
             wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
         def to_struct(deliveries: LeasedItems) -> ttypes.DequeueReply:
-            return codec.dequeue_reply(deliveries, settings.incarnation_number)
+            return reply_structs.dequeue_reply(deliveries, settings.incarnation_number)
 
         def done(deliveries: LeasedItems) -> None:
             if deliveries.outage is not None and deliveries.outage.is_whole:
@@ -167,12 +167,12 @@ class QueueHandlers:
         request: ttypes.AckRequest = call.request
         namespace, _ = self._namespace(request)
         raws = self._checked_entries(request.leases, "leases")
-        columns = codec.parse_lease_columns(raws)
+        columns = request_structs.parse_lease_columns(raws)
         errors: dict[int, FoqsError] = {}
         if columns is None:
-            leases, errors = _parse_entries(raws, "leases", codec.parse_lease)
+            leases, errors = _parse_entries(raws, "leases", request_structs.parse_lease)
             columns = [identity for identity, _ in leases], [token for _, token in leases]
-        done = _on_done(codec.outcomes_reply, errors, call)
+        done = _on_done(reply_structs.outcomes_reply, errors, call)
         return self._queue.ack(namespace, *columns, call.deadline, done) if columns[0] else done([])
 
     def complete(self, call: Call) -> PendingCall | None:
@@ -181,7 +181,7 @@ class QueueHandlers:
         limits = self._queue.limits
         raws = self._checked_entries(request.completions, "completions")
         raw_items = self._checked_entries(request.items, "items")
-        entries, errors = codec.parse_completions(
+        entries, errors = request_structs.parse_completions(
             raws,
             raw_items,
             namespace,
@@ -190,25 +190,25 @@ class QueueHandlers:
             limits.atomic_items_max,
             limits.atomic_bytes_max,
         )
-        done = _on_done(codec.complete_reply, errors, call)
+        done = _on_done(reply_structs.complete_reply, errors, call)
         return self._queue.complete(namespace, entries, call.deadline, done) if entries else done([])
 
     def nack(self, call: Call) -> PendingCall | None:
         request: ttypes.NackRequest = call.request
         namespace, settings = self._namespace(request)
-        read = codec.nack_event_parser(namespace, settings, self._rng.random)
+        read = request_structs.nack_event_parser(namespace, settings, self._rng.random)
         return self._apply(call, namespace, request.nacks, "nacks", read)
 
     def extend_lease(self, call: Call) -> PendingCall | None:
         request: ttypes.ExtendLeaseRequest = call.request
         namespace, settings = self._namespace(request)
-        read = codec.extension_event_parser(namespace, settings)
+        read = request_structs.extension_event_parser(namespace, settings)
         return self._apply(call, namespace, request.extensions, "extensions", read)
 
     def release(self, call: Call) -> PendingCall | None:
         request: ttypes.ReleaseRequest = call.request
         namespace, _ = self._namespace(request)
-        read = codec.lease_event_parser(EventKind.RELEASE, namespace)
+        read = request_structs.lease_event_parser(EventKind.RELEASE, namespace)
         return self._apply(call, namespace, request.leases, "leases", read)
 
     def cancel(self, call: Call) -> PendingCall | None:
@@ -225,32 +225,32 @@ class QueueHandlers:
     def extend_held_leases(self, call: Call) -> PendingCall | None:
         request: ttypes.ExtendHeldLeasesRequest = call.request
         _, settings = self._namespace(request)
-        lease_ms = codec.parse_extension_ms(request.lease_ms, settings)
+        lease_ms = request_structs.parse_extension_ms(request.lease_ms, settings)
         return self._apply_by_ids(call, Event(EventKind.EXTEND, 0, token=None, lease_ms=lease_ms))
 
     def move_items(self, call: Call) -> PendingCall | None:
         request: ttypes.MoveItemsRequest = call.request
-        topic, ttl_ms = codec.parse_name(request.topic, "topic"), request.ttl_remaining_ms
+        topic, ttl_ms = request_structs.parse_name(request.topic, "topic"), request.ttl_remaining_ms
         if ttl_ms is not None:
             validation.check_number(ttl_ms, 1, TIME_MS_MAX, "ttl_remaining_ms")
         move = Event(EventKind.MOVE, 0, topic=topic, ttl_remaining_ms=ttl_ms)
-        return self._apply_by_ids(call, move, codec.move_items_reply)
+        return self._apply_by_ids(call, move, reply_structs.move_items_reply)
 
     def restore_items(self, call: Call) -> PendingCall | None:
         request: ttypes.RestoreItemsRequest = call.request
         namespace, settings = self._namespace(request)
         raws = self._checked_entries(request.items, "items")
         items, errors = parse_restored_items(raws, namespace, settings, self._queue.topic_keys(namespace))
-        done = _on_done(codec.enqueue_reply, errors, call)
+        done = _on_done(reply_structs.enqueue_reply, errors, call)
         return self._queue.enqueue(namespace, items, call.deadline, done) if items else done([])
 
     def _apply_by_ids(
-        self, call: Call, event: Event, to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply
+        self, call: Call, event: Event, to_struct: Callable[[Sequence[Any]], Any] = reply_structs.outcomes_reply
     ) -> PendingCall | None:
         """Apply an event to each id of a request."""
         request: RequestOfIds = call.request
         namespace, _ = self._namespace(request)
-        read = codec.id_event_parser(replace(event, namespace=namespace))
+        read = request_structs.id_event_parser(replace(event, namespace=namespace))
         return self._apply(call, namespace, request.ids, "ids", read, to_struct)
 
     def _apply(
@@ -260,7 +260,7 @@ class QueueHandlers:
         raws: Sequence[Any] | None,
         field: str,
         parse: Callable[[Any], tuple[int, Event]],
-        to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply,
+        to_struct: Callable[[Sequence[Any]], Any] = reply_structs.outcomes_reply,
     ) -> PendingCall | None:
         """Apply one event for each entry of a request."""
         events, errors = _parse_entries(self._checked_entries(raws, field), field, parse)
@@ -284,19 +284,19 @@ class QueueHandlers:
         if request.filter is not None:
             if request.filter.prefix:
                 prefix = validation.decode_text(request.filter.prefix, validation.NAME_BYTES_MAX, "filter.prefix")
-            states = codec.parse_states(request.filter.states, "filter.states")
+            states = request_structs.parse_states(request.filter.states, "filter.states")
             if request.filter.local_only:
                 topics = self._queue.reads
         limit, cursor = parse_page(request.page)
         page, next_cursor = await topics.list_topics(namespace, prefix, states, cursor, limit)
-        rows = [codec.topic_stats(stats) for stats in page]
+        rows = [reply_structs.topic_stats(stats) for stats in page]
         return ttypes.GetActiveTopicsReply(rows, next_cursor, topics.unavailable_shards() or None)
 
     async def peek(self, call: Call) -> ttypes.ItemsReply:
         request: ttypes.PeekRequest = call.request
         namespace, _ = self._namespace(request)
         topic = validation.decode_name(request.topic, "topic")
-        state = State.READY if request.state is None else codec.parse_state(request.state, "state")
+        state = State.READY if request.state is None else request_structs.parse_state(request.state, "state")
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
         shards = requested_shards(request)
@@ -304,21 +304,21 @@ class QueueHandlers:
             namespace, topic, state, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [format_cursor(item.row.order_key, item.shard) for item in items] if request.forwarded else None
-        return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
+        return ttypes.ItemsReply([reply_structs.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
     async def get_item(self, call: Call) -> ttypes.ItemView:
         request: ttypes.GetItemRequest = call.request
         namespace, _ = self._namespace(request)
-        shard, number = codec.parse_item_id(request.id)
+        shard, number = request_structs.parse_item_id(request.id)
         item = await self._queue.reads.get_item(namespace, shard, number, call.deadline)
-        return codec.item_view(item, bool(request.with_payload))
+        return reply_structs.item_view(item, bool(request.with_payload))
 
     async def explain(self, call: Call) -> ttypes.ExplainReply:
         request: ttypes.GetItemRequest = call.request
         namespace, _ = self._namespace(request)
-        shard, number = codec.parse_item_id(request.id)
+        shard, number = request_structs.parse_item_id(request.id)
         explanation = await self._queue.reads.explain(namespace, shard, number, call.deadline)
-        return codec.explain_reply(explanation, bool(request.with_payload))
+        return reply_structs.explain_reply(explanation, bool(request.with_payload))
 
     # ------------------------------------------------------------------ by filter
 
@@ -334,7 +334,7 @@ class QueueHandlers:
             namespace, item_filter, cursor, limit, with_payload, call.deadline, shards
         )
         cursors = [cursor_after(item) for item in items] if request.forwarded else None
-        return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
+        return ttypes.ItemsReply([reply_structs.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
     async def list_items(self, call: Call) -> ttypes.ListItemsReply:
         request: ttypes.ListItemsRequest = call.request
@@ -345,7 +345,7 @@ class QueueHandlers:
         with_payload = bool(request.with_payload)
         listing = ShardListing(namespace, only, shard, cursor, limit, with_payload, bool(request.with_key))
         page = await self._queue.reads.list_shard(listing, call.deadline)
-        views = [codec.item_view(item, with_payload) for item in page.items]
+        views = [reply_structs.item_view(item, with_payload) for item in page.items]
         return ttypes.ListItemsReply(views, page.next_cursor, page.now_ms)
 
     async def count_items(self, call: Call) -> ttypes.CountItemsReply:
@@ -367,7 +367,7 @@ class QueueHandlers:
             )
         else:
             page = await self._queue.reads.count_page(namespace, item_filter, cursor, limit, call.deadline, shards)
-        refusal = None if page.refusal is None else codec.error_struct(page.refusal)
+        refusal = None if page.refusal is None else reply_structs.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 
     async def purge_topic(self, call: Call) -> ttypes.PurgeReply:
@@ -379,7 +379,7 @@ class QueueHandlers:
         )
 
     def _namespace(self, request: RequestOfNamespace) -> tuple[str, NamespaceSettings]:
-        name = codec.parse_name(request.namespace_name, "namespace_name")
+        name = request_structs.parse_name(request.namespace_name, "namespace_name")
         return name, self._queue.namespace_settings(name)
 
 
@@ -400,7 +400,7 @@ def _parse_entries(
             seen.add(identity)
             good.append(value)
         except FoqsError as error:
-            errors[place] = codec.with_path(f"{field}[{place}]", error)
+            errors[place] = request_structs.with_path(f"{field}[{place}]", error)
     return good, errors
 
 

@@ -15,7 +15,7 @@ from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import item_digest, key_alone_digest
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.item_with_history import ItemWithHistory
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import restore_key
@@ -35,14 +35,14 @@ def parse_restored_items(
         try:
             items.append(_parse_restored_item(raw, namespace, settings, topic_keys))
         except FoqsError as error:
-            errors[place] = codec.with_path(f"items[{place}]", error)
+            errors[place] = request_structs.with_path(f"items[{place}]", error)
     return items, errors
 
 
 def _parse_restored_item(
     raw: ttypes.RestoredItem, namespace: str, settings: NamespaceSettings, topic_keys: TopicKeys
 ) -> ItemWithHistory:
-    topic = codec.parse_name(raw.topic, "topic")
+    topic = request_structs.parse_name(raw.topic, "topic")
     assert raw.topic is not None
     payload = validation.check_size(raw.payload or b"", settings.payload_bytes_max, "payload")
     metadata = validation.check_size(raw.metadata or b"", settings.metadata_bytes_max, "metadata")
@@ -59,10 +59,12 @@ def _parse_restored_item(
         if raw.lease_ms is None
         else validation.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
         ttl_ms,
-        DeliveryPolicy.AT_LEAST_ONCE if raw.delivery_policy is None else codec.parse_policy(raw.delivery_policy),
+        DeliveryPolicy.AT_LEAST_ONCE
+        if raw.delivery_policy is None
+        else request_structs.parse_policy(raw.delivery_policy),
         settings.attempts_max_default
         if raw.attempts_max is None
-        else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
+        else validation.check_number(raw.attempts_max, 0, request_structs.ATTEMPTS_MAX, "attempts_max"),
         payload,
         metadata,
         key if group is None else topic_keys.prefix_of(namespace, topic, group) + validation.check_key_in_group(key),
@@ -70,7 +72,7 @@ def _parse_restored_item(
         key_alone_digest(raw.topic, settings.incarnation)
         if group is not None and topic in topic_keys.alone
         else item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
-        State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
+        State.READY if raw.state is None else request_structs.parse_state(raw.state, "state"),
         validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),
         ttl_remaining_ms,
         None if not raw.trace_context else validation.check_trace_context(raw.trace_context),

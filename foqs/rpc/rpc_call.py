@@ -15,7 +15,7 @@ from foqs.access.call_permissions import Principal
 from foqs.core.items.validation import MalformedRequest
 from foqs.core.limits.waiting_calls import WaitingPlace
 from foqs.queue.port import NOTHING_LEASED, PendingCall
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.call import Call, ServerMethod, deadline_error, internal_error, reply_too_long
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply, sequence_id
 from foqs.rpc.peer_log import log
@@ -199,7 +199,7 @@ class RpcCall(Call):
         """End a dequeue whose caller has left: reply without items, and release the items that are leased for it."""
         if self._is_open:
             pending = self._pending
-            self.reply(codec.dequeue_reply, NOTHING_LEASED)
+            self.reply(reply_structs.dequeue_reply, NOTHING_LEASED)
             self._abandon_pending(pending)
 
     # ------------------------------------------------------------------- inside
@@ -223,5 +223,5 @@ class RpcCall(Call):
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:
     """Return a frame that answers with CallFailed."""
-    reply = method.result_class(failed=ttypes.CallFailed(codec.error_struct(error)))
+    reply = method.result_class(failed=ttypes.CallFailed(reply_structs.error_struct(error)))
     return frame_reply(head, seqid, encode_struct(head.is_compact, reply, method.result_spec))

@@ -22,7 +22,7 @@ from foqs.core.items.life import Event, EventKind, FlushContext, Rule, Transitio
 from foqs.core.journal.journal_events import FlushEvents
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.queue import placement
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.shard import shard_memory
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.shard import OwnedShard
@@ -80,7 +80,7 @@ def group_lost_in_journal() -> None:
 
 def keys_of_all_groups() -> None:
     """A key names one item among all groups."""
-    plant(codec, "group_prefix", lambda namespace, group: group_prefix(namespace, b"one for all"))
+    plant(request_structs, "group_prefix", lambda namespace, group: group_prefix(namespace, b"one for all"))
 
 
 def groups_in_any_shard() -> None:

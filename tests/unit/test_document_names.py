@@ -122,7 +122,7 @@ def test_a_wrong_command_in_a_block_of_code_is_found_in_its_line() -> None:
 
 
 def test_a_module_beside_another_one_is_searched_for_there() -> None:
-    assert [problem_of(span) for span in spans_of("page.md", "`foqs.rpc.server`, `.codec`")] == [None, None]
+    assert [problem_of(span) for span in spans_of("page.md", "`foqs.rpc.server`, `.messages`")] == [None, None]
     assert problem_of(Span("page.md:1", ".codex", "foqs.rpc.server")) is not None
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall, unchanged
 from foqs_contract.call_table import CallRow, Route
 from foqs_contract.contract_version import HostTooOld
@@ -184,7 +184,7 @@ class _ForwardedByIdCall(WrappedCall):
         try:
             outcomes = (await self._peers.call(peer, self._client_method, part, self.deadline)).outcomes or []
         except (HostTooOld, UnknownOutcome) as error:
-            outcomes = [entries.outcome(codec.error_struct(error)) for _ in places]
+            outcomes = [entries.outcome(reply_structs.error_struct(error)) for _ in places]
         except FoqsError:
             return
         for peer_index, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
@@ -194,7 +194,7 @@ class _ForwardedByIdCall(WrappedCall):
             self._on_leases_ended(peer, ended)
         for place in places[len(outcomes) :]:
             merged[place] = entries.outcome(
-                codec.error_struct(
+                reply_structs.error_struct(
                     UnknownOutcome(
                         "the reply of the item's owner has no outcome for this item; the call may have taken effect, "
                         "so check before you repeat it"

@@ -21,7 +21,7 @@ from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
@@ -135,7 +135,7 @@ class DequeueForwarder:
 def _requested_topics(request: ttypes.DequeueRequest) -> list[TopicName] | None:
     """Return the requested topics; None if the request is malformed, which the local handler then reports."""
     try:
-        namespace = codec.parse_name(request.namespace_name, "namespace_name")
-        return [(namespace, codec.parse_name(wanted.topic, "topic")) for wanted in request.topics or ()]
+        namespace = request_structs.parse_name(request.namespace_name, "namespace_name")
+        return [(namespace, request_structs.parse_name(wanted.topic, "topic")) for wanted in request.topics or ()]
     except FoqsError:
         return None

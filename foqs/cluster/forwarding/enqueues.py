@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.call import Call, Handler, ServerMethod, WrappedCall, unchanged
 from foqs_contract.call_table import CallRow
 from foqs_contract.contract_version import HostTooOld
@@ -169,7 +169,7 @@ class ItemRoutes:
                     await self._forward_to(peer, request, results, known, deadline)
                 return
             except FoqsError as error:
-                struct = codec.error_struct(error)
+                struct = reply_structs.error_struct(error)
                 if peer is None and error.retryable_elsewhere:
                     self._peers.mark_suspect(host)
                     continue  # if no peer accepts the items, this host's own error stays
@@ -201,7 +201,7 @@ class ItemRoutes:
             missing = UnknownOutcome(
                 "the reply of another host has no result for this item; it may be written, so check before you repeat it"
             )
-            merged[place] = ttypes.EnqueueResult(None, codec.error_struct(missing))
+            merged[place] = ttypes.EnqueueResult(None, reply_structs.error_struct(missing))
         return refused
 
 
@@ -258,7 +258,7 @@ class _ForwardedEnqueue(_ForwardedItems):
 
     def on_refused(self, error: TemporaryRefusal) -> None:
         """Forward all items, because this host refused the call. Raises the error if no item can be forwarded."""
-        results = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self.request.items]
+        results = [ttypes.EnqueueResult(None, reply_structs.error_struct(error)) for _ in self.request.items]
         routes = self._routes.routes(self.request.items, results)
         if not routes:
             raise error
@@ -315,7 +315,7 @@ def _refuse_unknown(
     if not refused:  # it does not know the call
         refused = dict.fromkeys(range(len(places)), refusal)
     for peer_index, error in refused.items():
-        result = ttypes.EnqueueResult(None, codec.error_struct(error))
+        result = ttypes.EnqueueResult(None, reply_structs.error_struct(error))
         results[places[peer_index]] = _with_caller_index(result, peer_index, places[peer_index])
     return [place for peer_index, place in enumerate(places) if peer_index not in refused]
 

@@ -15,7 +15,7 @@ from foqs.core.items.idempotency_keys import item_digest
 from foqs.options.options import NamespaceOptions
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome, Repeated
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs_contract.errors import KeyConflict, RateLimited
 from foqs_contract.idl import ttypes
 from tests.support.aio import call_result
@@ -28,7 +28,7 @@ async def put(world: World, engine: Engine, namespace: str, payload: bytes = b"p
     """Enqueue an item with a key, as the RPC handler does."""
     raw = ttypes.NewItem(topic=b"t", payload=payload, idempotency_key=key)
     settings = engine.queue.namespace_settings(namespace)
-    items, errors = codec.parse_new_items([raw], namespace, settings, NO_TOPIC_KEYS)
+    items, errors = request_structs.parse_new_items([raw], namespace, settings, NO_TOPIC_KEYS)
     assert not errors
     [result] = await call_result(lambda done: engine.queue.enqueue(namespace, items, world.deadline_in(5), done))
     return result  # type: ignore[no-any-return]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from foqs.queue.engine import Engine
-from foqs.rpc.codec import delivery_struct, item_view
+from foqs.rpc.reply_structs import delivery_struct, item_view
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 

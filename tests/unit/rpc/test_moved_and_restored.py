@@ -11,7 +11,7 @@ from foqs.core.items.item_with_history import ItemWithHistory
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.row_filter import RowFilter
 from foqs.queue.port import Repeated
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs_contract.errors import NotFound
 from foqs_contract.idl import ttypes
 from tests.support.fake_queue import FakeQueue
@@ -53,7 +53,7 @@ def test_ttl_of_a_move_has_a_limit_and_reaches_the_queue() -> None:
 
 
 def test_reply_of_a_move_has_new_ids_repeats_and_errors() -> None:
-    new, repeated, failed = codec.move_items_reply(["3-1", Repeated("3-2"), NotFound("gone")]).outcomes or ()
+    new, repeated, failed = reply_structs.move_items_reply(["3-1", Repeated("3-2"), NotFound("gone")]).outcomes or ()
     assert (new.id, new.repeated, new.error) == ("3-1", None, None)
     assert (repeated.id, repeated.repeated, repeated.error) == ("3-2", True, None)
     assert failed.error is not None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.port import RowView
-from foqs.rpc import codec
+from foqs.rpc import reply_structs, request_structs
 from foqs.rpc.call import ServerMethod
 from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
@@ -245,7 +245,7 @@ def test_parse_ids_agrees_with_parse_id(text: str) -> None:
         expected = [(3, 8796093022209), parse_id(text, "id")]
     except FoqsError:
         expected = None
-    assert codec.parse_ids([ID.encode(), text.encode(errors="surrogatepass")]) == expected
+    assert request_structs.parse_ids([ID.encode(), text.encode(errors="surrogatepass")]) == expected
 
 
 def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
@@ -263,7 +263,7 @@ def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
 def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> None:
     malformed, taken = InvalidArgument("it is empty", field="items[0].topic"), "1-8796093022209"
     refused, full = InvalidArgument("it ends too early", field="ttl_ms"), LimitExceeded("too many", field="items")
-    reply = codec.enqueue_reply([malformed, taken, refused, full, Overloaded("not now")]).results or ()
+    reply = reply_structs.enqueue_reply([malformed, taken, refused, full, Overloaded("not now")]).results or ()
     assert [result.error and result.error.field for result in reply] == [
         "items[0].topic", None, "items[2].ttl_ms", "items", None,
     ]  # fmt: skip
@@ -321,9 +321,9 @@ def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     row = next(iter(queue.rows.values()))
     assert item.first_delivery_age_ms == 0
     row.first_delivered_at_ms = NOW_MS + 5
-    assert codec.delivery_struct(RowView(3, row, NOW_MS)).first_delivery_age_ms == 0
+    assert reply_structs.delivery_struct(RowView(3, row, NOW_MS)).first_delivery_age_ms == 0
     row.due_ms = NOW_MS - 5
-    assert codec.delivery_struct(RowView(3, row, NOW_MS)).lease_remaining_ms == 0
+    assert reply_structs.delivery_struct(RowView(3, row, NOW_MS)).lease_remaining_ms == 0
 
 
 def test_shards_are_listed_by_number_in_pages() -> None:
@@ -344,13 +344,13 @@ def test_routing_reply_has_only_the_version_if_the_caller_has_it() -> None:
 
 
 def test_an_error_carries_all_its_fields_to_the_wire() -> None:
-    struct = codec.error_struct(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
+    struct = reply_structs.error_struct(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
     assert (struct.code, struct.message, struct.field, struct.retry_after_ms) == (7, "full", "f", 7)
     assert struct.owner == ttypes.HostAddress("h", 1)
 
 
 def test_error_that_quotes_invalid_text_is_sent_escaped() -> None:
-    struct = codec.error_struct(Overloaded("a \ud800 ä", field="\udfff"))
+    struct = reply_structs.error_struct(Overloaded("a \ud800 ä", field="\udfff"))
     assert (struct.message, struct.field) == ("a \\ud800 ä", "\\udfff")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from foqs.queue.port import NOTHING_LEASED
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, ClientConnection
 from foqs.rpc.rpc_limits import RpcLimits
 from foqs.rpc.server import RpcServer
@@ -70,7 +70,7 @@ def test_write_replies_writes_the_pending_replies_of_all_connections() -> None:
     async def main() -> None:
         server, lines = waiting(2, 2)
         for connection, transport in lines:
-            next(iter(connection.calls)).reply(codec.dequeue_reply, NOTHING_LEASED)
+            next(iter(connection.calls)).reply(reply_structs.dequeue_reply, NOTHING_LEASED)
             assert transport.writes == []
         server.replies.write()
         assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
@@ -95,7 +95,7 @@ def test_failed_write_closes_its_connection_and_does_not_stop_other_writes(
 
         monkeypatch.setattr(broken_transport, "write", write)
         for connection in (broken, well):
-            next(iter(connection.calls)).reply(codec.dequeue_reply, NOTHING_LEASED)
+            next(iter(connection.calls)).reply(reply_structs.dequeue_reply, NOTHING_LEASED)
         with caplog.at_level(logging.ERROR):
             server.replies.write()
         assert broken_transport.closed == "aborted"
@@ -121,7 +121,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
         given_back: list[str] = []
         [only] = connection.calls
         with caplog.at_level(logging.ERROR):
-            only.reply(codec.dequeue_reply, NOTHING_LEASED, lambda: given_back.append("it"))
+            only.reply(reply_structs.dequeue_reply, NOTHING_LEASED, lambda: given_back.append("it"))
         assert transport.closed == "aborted"
         assert "cannot be written" in caplog.text
         # The transport may have sent a part of the bytes that it got. Only replies that it never got are given back.
@@ -142,8 +142,8 @@ def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture
         server.on_call_replied = observe
         first, second = connection.calls
         with caplog.at_level(logging.ERROR):
-            first.reply(codec.dequeue_reply, NOTHING_LEASED)
-            second.reply(codec.dequeue_reply, NOTHING_LEASED)
+            first.reply(reply_structs.dequeue_reply, NOTHING_LEASED)
+            second.reply(reply_structs.dequeue_reply, NOTHING_LEASED)
         assert seqids(transport) == [[0, 1]]
         assert "the metrics are broken" in caplog.text
         connection.connection_lost(None)
@@ -168,9 +168,9 @@ def test_last_reply_is_written_at_once_with_the_pending_ones() -> None:
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         first, second = connection.calls
-        first.reply(codec.dequeue_reply, NOTHING_LEASED)
+        first.reply(reply_structs.dequeue_reply, NOTHING_LEASED)
         assert transport.writes == []
-        second.reply(codec.dequeue_reply, NOTHING_LEASED)
+        second.reply(reply_structs.dequeue_reply, NOTHING_LEASED)
         assert seqids(transport) == [[0, 1]]
         await asyncio.sleep(0)
         assert len(transport.writes) == 1

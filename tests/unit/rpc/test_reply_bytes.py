@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foqs.core.items.item import State
 from foqs.options.rpc_options import RESULT_BYTES_MAX
 from foqs.queue.port import CompletedIds, LeasedItems, RowView
-from foqs.rpc import codec
+from foqs.rpc import reply_structs
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs_contract.errors import FoqsError, NotOwner
@@ -54,7 +54,7 @@ VIEWS = st.builds(
 def expected(
     items: Sequence[RowView], availability: Any, incarnation: int | None = None, *, is_compact: bool = False
 ) -> bytes:
-    structs = [codec.delivery_struct(item) for item in items]
+    structs = [reply_structs.delivery_struct(item) for item in items]
     reply = ttypes.DequeueReply(structs, availability, incarnation=incarnation)
     return encode_struct(is_compact, Foqs.dequeue_result(reply), SPEC)
 
@@ -73,12 +73,14 @@ def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> 
     without_payload = view(3, 9, "t", 0, None, b"m", 1, 1, 9, 0, 5, 6)
     of_old_host = view(3, 9, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6, None)
     for items in ([], [whole], [whole, without_payload], [whole, of_old_host]):
-        reply = codec.dequeue_reply(LeasedItems(items, lambda: None), 77)
+        reply = reply_structs.dequeue_reply(LeasedItems(items, lambda: None), 77)
         reply.availability = availability
         wanted = expected(items, availability, 77 if items else None, is_compact=is_compact)
-        assert codec.encode_dequeue_reply(is_compact, reply) == wanted
-        structs = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
-        assert codec.encode_dequeue_reply(is_compact, structs) == expected(items, availability, is_compact=is_compact)
+        assert reply_structs.encode_dequeue_reply(is_compact, reply) == wanted
+        structs = ttypes.DequeueReply([reply_structs.delivery_struct(item) for item in items], availability)
+        assert reply_structs.encode_dequeue_reply(is_compact, structs) == expected(
+            items, availability, is_compact=is_compact
+        )
 
 
 def test_time_left_by_the_real_clock_is_of_one_item_only() -> None:
@@ -99,8 +101,8 @@ def test_ids_have_the_bytes_of_thrifts_encoder(ids: list[str], is_compact: bool)
     plain = encode_struct(
         is_compact, Foqs.enqueue_result(structs), [Foqs.enqueue_result, Foqs.enqueue_result.thrift_spec]
     )
-    assert codec.encode_enqueue_reply(is_compact, codec.enqueue_reply(ids)) == plain
-    assert codec.encode_enqueue_reply(is_compact, structs) == plain
+    assert reply_structs.encode_enqueue_reply(is_compact, reply_structs.enqueue_reply(ids)) == plain
+    assert reply_structs.encode_enqueue_reply(is_compact, structs) == plain
     assert (enqueue_result_bytes(ids) is None) == (len(set(map(len, ids))) > 1)
 
 
@@ -109,12 +111,12 @@ def test_no_outcome_of_an_entry_is_longer_than_the_options_say(text: str) -> Non
     """So the reply of a call that has changed something is never too long to be sent."""
     error: FoqsError = NotOwner(text, field=text, retry_after_ms=1 << 60, owner=("h" * 253, 65_535))
     replies: list[tuple[Any, Any]] = [
-        (codec.enqueue_reply([error] * 100), Foqs.enqueue_result),
-        (codec.outcomes_reply([error] * 100), Foqs.ack_result),
-        (codec.move_items_reply([error] * 100), Foqs.moveItems_result),
-        (codec.complete_reply([error] * 100), Foqs.complete_result),
-        (codec.complete_reply([CompletedIds(["65535-" + "9" * 19] * 100, True)]), Foqs.complete_result),
+        (reply_structs.enqueue_reply([error] * 100), Foqs.enqueue_result),
+        (reply_structs.outcomes_reply([error] * 100), Foqs.ack_result),
+        (reply_structs.move_items_reply([error] * 100), Foqs.moveItems_result),
+        (reply_structs.complete_reply([error] * 100), Foqs.complete_result),
+        (reply_structs.complete_reply([CompletedIds(["65535-" + "9" * 19] * 100, True)]), Foqs.complete_result),
     ]
     for reply, method in replies:
         assert len(encode_struct(False, method(reply), [method, method.thrift_spec])) <= 100 * RESULT_BYTES_MAX
-    assert (codec.error_struct(error).message or "").endswith("...")
+    assert (reply_structs.error_struct(error).message or "").endswith("...")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.topic_keys import NO_TOPIC_KEYS
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import contract_methods
 from foqs.rpc.request_bytes import UsualItems, UsualLeases, read_ack, read_enqueue
@@ -135,8 +135,8 @@ def test_usual_items_are_read_and_parsed_without_structs(
     assert assert_as_decoded("enqueue", "items", sent)
     packed, structs = read("enqueue", sent).items, decoded("enqueue", sent).items
     assert isinstance(packed, UsualItems)
-    good, errors = codec.parse_new_items(packed, "n", SETTINGS, NO_TOPIC_KEYS)
-    wanted, wanted_errors = codec.parse_new_items(structs, "n", SETTINGS, NO_TOPIC_KEYS)
+    good, errors = request_structs.parse_new_items(packed, "n", SETTINGS, NO_TOPIC_KEYS)
+    wanted, wanted_errors = request_structs.parse_new_items(structs, "n", SETTINGS, NO_TOPIC_KEYS)
     assert good == wanted
     assert list(map(type, good)) == list(map(type, wanted))
     assert {place: (str(error), error.field) for place, error in errors.items()} == {
@@ -152,9 +152,13 @@ def test_usual_leases_are_read_and_parsed_without_structs() -> None:
     assert assert_as_decoded("ack", "leases", sent)
     packed = read("ack", sent).leases
     assert isinstance(packed, UsualLeases)
-    assert codec.parse_lease_columns(packed) == codec.parse_lease_columns(decoded("ack", sent).leases) is not None
+    assert (
+        request_structs.parse_lease_columns(packed)
+        == request_structs.parse_lease_columns(decoded("ack", sent).leases)
+        is not None
+    )
     twice = read("ack", message("ack", ttypes.AckRequest("n", [*leases[:-1], leases[0]], 1_000))).leases
-    assert codec.parse_lease_columns(twice) is None
+    assert request_structs.parse_lease_columns(twice) is None
 
 
 @pytest.mark.parametrize("sizes", [[1, 2] * 50, [*[5] * 20, *range(80)]], ids=["alternating", "growing"])

@@ -11,7 +11,7 @@ import pytest
 from foqs.catalog.document import Document, PolicyRecord, render
 from foqs.core.groups.group_rules import Fairness
 from foqs.queue.port import Repeated
-from foqs.rpc import codec
+from foqs.rpc import request_structs
 from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.restored_items import parse_restored_items
 from foqs.sqs.errors import SqsError
@@ -92,7 +92,7 @@ def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> Non
         settings, keys = engine.namespaces.settings_of("default"), engine.namespaces.topic_keys_of("default")
         raw = ttypes.NewItem(topic=b"q.fifo", group=b"ada", idempotency_key=b"key")
         restored = ttypes.RestoredItem(topic=b"q.fifo", group=b"bob", restore_key=b"r")
-        items, _ = codec.parse_new_items([raw], "default", settings, keys)
+        items, _ = request_structs.parse_new_items([raw], "default", settings, keys)
         with_history, _ = parse_restored_items([restored], "default", settings, keys)
         caller = Caller(world, engine)
         ids = [ok(each) for each in await caller.enqueue([*items, grouped("eve", "q.fifo")])]
@@ -101,7 +101,7 @@ def test_native_and_restored_items_of_such_a_topic_are_with_their_group() -> Non
         # The key is unique in the topic, and free in others.
         again = ttypes.NewItem(topic=b"q.fifo", group=b"bob", idempotency_key=b"key")
         other = ttypes.NewItem(topic=b"groups.fifo", group=b"bob", idempotency_key=b"key")
-        repeats, _ = codec.parse_new_items([again, other], "default", settings, keys)
+        repeats, _ = request_structs.parse_new_items([again, other], "default", settings, keys)
         repeat, new = await caller.enqueue(repeats)
         assert isinstance(repeat, Repeated)
         assert repeat.id == ids[0]
@@ -166,7 +166,7 @@ def test_native_item_with_a_group_has_no_key_of_a_fifo_queue(topic: str) -> None
         raw = ttypes.NewItem(topic=topic.encode(), group=b"ada", idempotency_key=b"sqs-fifo-17-x")
         settings, keys = namespaces.settings_of("default"), namespaces.topic_keys_of("default")
         raw_without_group = ttypes.NewItem(topic=topic.encode(), idempotency_key=b"sqs-fifo-17-x")
-        (item,), errors = codec.parse_new_items([raw, raw_without_group], "default", settings, keys)
+        (item,), errors = request_structs.parse_new_items([raw, raw_without_group], "default", settings, keys)
         assert item.item_group is None
         assert isinstance(errors[0], Unavailable)
         assert errors[0].field == "items[0].idempotency_key"
