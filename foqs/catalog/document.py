@@ -71,6 +71,8 @@ class QueueEntry:
     """Whether an item with a group and a known key is a repeat, whatever else it is. Else one that differs is a conflict."""
     keys_since_ms: int = 0
     """When it was created, in milliseconds since 1970-01-01 UTC: so its keys differ from those of a deleted queue of its name."""
+    is_fair: bool = False
+    """Whether the groups of its topic take turns by time, unless the topic has a policy."""
     unknown: Unknown = field(default_factory=dict)
     """The fields that only a newer version knows. They are kept."""
 
@@ -276,6 +278,8 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["keys_alone"] = True
     if queue.keys_since_ms:
         fields["keys_since_ms"] = queue.keys_since_ms
+    if queue.is_fair:
+        fields["is_fair"] = True
     fields.update(queue.unknown)
     return fields
 
@@ -352,6 +356,7 @@ class _QueueForm(Form):
     keys_in_topic: bool = False
     keys_alone: bool = False
     keys_since_ms: Annotated[int, Field(ge=0, le=TIME_S_MAX * 1_000)] = 0
+    is_fair: bool = False
 
 
 class _PolicyForm(Form):

@@ -8,7 +8,8 @@ Knows nothing of where the document comes from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, NamespaceRecord, Permission
@@ -22,6 +23,8 @@ from foqs.core.memory.reservations import LongestPayloads
 from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import FoqsError, InvalidArgument, Unavailable
 
+FAIR_QUEUE: Final = GroupRules(fair=Fairness.TIME)
+"""The rules of the topic of a fair queue."""
 _NO_PERMISSIONS: frozenset[Permission] = frozenset()
 _NO_WINDOWS: Mapping[str, int] = {}
 
@@ -64,7 +67,7 @@ class Namespaces:
         document: the version that all fields follow from.
         retry_policies: by namespace; every name has one.
         paused_topics: topics that are not delivered.
-        group_rules: of topics whose policy has rules for groups. The same object until one changes.
+        group_rules: of topics whose policy has rules for groups, and of fair queues. The same object until one changes.
         relaxed_topics: topics whose items a host delivers though a peer has better ones.
         longest_payloads: the longest known payload of each namespace.
         foreign_tiers: the tier of each namespace of another tier. This host accepts no items of them; it delivers
@@ -183,12 +186,7 @@ class Namespaces:
         self.foreign_tiers = {
             name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self.tier
         }
-        rules = {
-            (name, topic): own_rules
-            for name, own in namespaces.items()
-            for topic, policy in own.policies.items()
-            if (own_rules := policy.rules) is not None
-        }
+        rules = {(name, topic): own_rules for name, own in namespaces.items() for topic, own_rules in _group_rules(own)}
         if rules != self.group_rules:
             self.group_rules = rules
         self.relaxed_topics = frozenset(
@@ -219,3 +217,13 @@ class Namespaces:
         """Accept calls of a namespace again, if it still exists."""
         self._closed_names.discard(name)
         self.apply(self.document)
+
+
+def _group_rules(namespace: NamespaceRecord) -> Iterator[tuple[str, GroupRules]]:
+    """Yield the topics of a namespace that have rules for groups, and these. A policy comes before what a queue says."""
+    for topic, policy in namespace.policies.items():
+        if (rules := policy.rules) is not None:
+            yield topic, rules
+    for topic, queue in namespace.queues.items():
+        if queue.is_fair and topic not in namespace.policies:
+            yield topic, FAIR_QUEUE

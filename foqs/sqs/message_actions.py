@@ -161,6 +161,8 @@ class MessageActions:
     ) -> list[_Sent | SqsError]:
         """Enqueue messages, and return for each what the reply says of its item, or the error."""
         self._directory.check_order(queue)
+        if any(message.item.group is not None for message in messages):
+            self._directory.let_groups_take_turns(queue)
         enqueue = ttypes.EnqueueRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             items=[message.item for message in messages],

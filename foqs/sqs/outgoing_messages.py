@@ -100,8 +100,10 @@ def parse_message(
     item = _new_item(parameters, queue, entry, attributes, payload)
     # Not in the envelope: each attempt of a call may have another one, and must be the same item.
     item.trace_context = request.trace
+    if group:
+        item.group = group.encode()
     if queue.is_fifo:
-        item.group, item.idempotency_key = group.encode(), fifo.key_of(queue, entry, deduplication_id)
+        item.idempotency_key = fifo.key_of(queue, entry, deduplication_id)
     elif request.invocation_id is not None and _INVOCATION_ID.fullmatch(request.invocation_id):
         item.idempotency_key = _key(request.invocation_id, place, queue, parameters.delay_s(), payload)
     hashes = {

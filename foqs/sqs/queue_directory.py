@@ -2,12 +2,14 @@
 
 Always true: an account has one namespace; a queue counts as unknown only after the
 stored catalog was read once more, so a queue that another host has just created is
-found; such readings begin at most once in `READ_INTERVAL_S`, one after the other.
+found; such readings begin at most once in `READ_INTERVAL_S`, one after the other; no send
+waits until its queue is fair.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,9 +24,14 @@ from foqs.options.sqs_options import SqsOptions
 from foqs.sqs import fifo
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.identifiers import QueueName
-from foqs_contract.errors import Unavailable
+from foqs_contract.errors import FoqsError, Unavailable
 
 READ_INTERVAL_S: Final = 0.25
+FAIR_TIMEOUT_S: Final = 5.0
+"""The time limit of the change that makes a queue fair. Nobody waits for it."""
+FAIR_RETRY_S: Final = 10.0
+"""The time after which such a change is tried again, if it failed."""
+log = logging.getLogger(__name__)
 _NOTHING: Final[Mapping[str, QueueEntry]] = {}
 
 
@@ -47,6 +54,10 @@ class QueueDirectory:
         self._last_began_at_s = time_s() - READ_INTERVAL_S
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}
         """The callbacks of `watching`, by namespace."""
+        self._becoming_fair: dict[QueueName, asyncio.Future[None]] = {}
+        """The changes that are under way because a message with a group was sent."""
+        self._no_turns_until_s: dict[str, float] = {}
+        """By namespace, the time before which no such change is tried again, on the steady clock."""
         admin.add_change_listener(self._on_catalog_changed)
         self.account_default = next(iter(options.accounts))
 
@@ -123,6 +134,32 @@ class QueueDirectory:
             return in_one_version(document, set_policy(after, namespace, queue.name, in_order))
 
         await self._admin.change_part(namespace, change_document, deadline, is_administrator=is_administrator)
+
+    def let_groups_take_turns(self, queue: QueueName) -> None:
+        """Make a standard queue fair, soon: a message with a group was sent to it. A topic that has a policy keeps it."""
+        namespace = self.namespace_of(queue.account)
+        record = self._admin.document().namespaces.get(namespace)
+        entry = None if record is None else record.queues.get(queue.name)
+        if record is None or entry is None or entry.is_fair or queue.is_fifo or queue.name in record.policies:
+            return
+        if queue in self._becoming_fair or self._time_s() < self._no_turns_until_s.get(namespace, 0.0):
+            return
+        task = asyncio.ensure_future(self._make_fair(queue, namespace))
+        self._becoming_fair[queue] = task
+        task.add_done_callback(lambda _: self._becoming_fair.pop(queue))
+
+    async def _make_fair(self, queue: QueueName, namespace: str) -> None:
+        deadline = self._time_s() + FAIR_TIMEOUT_S
+        try:
+            await self.change(
+                queue,
+                lambda entry: None if entry is None else replace(entry, is_fair=True),
+                deadline,
+                is_administrator=False,
+            )
+        except FoqsError as error:
+            self._no_turns_until_s[namespace] = self._time_s() + FAIR_RETRY_S
+            log.warning("the groups of queue %s cannot take turns yet: %s", queue.name, error)
 
     def check_order(self, queue: QueueName) -> None:
         """Check that the topic of a FIFO queue is delivered in order. Raises `SqsError` if its policy was removed since."""

@@ -65,6 +65,15 @@ def test_the_example_of_a_fifo_queue_runs(
     assert capsys.readouterr().out == "pay\npack\nsend\n"
 
 
+def test_the_example_of_a_fair_queue_runs(
+    host: SqsHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL_SQS": host.endpoint}.items():
+        monkeypatch.setenv(name, value)
+    exec(compile(example("Fair queues", "python", host), "docs/sqs.md", "exec"), {})
+    assert capsys.readouterr().out == "quiet came among the first 5\n"
+
+
 def test_the_example_of_the_aws_cli_runs(host: SqsHost, tmp_path: Path) -> None:
     programs = environment_python(("awscli==1.46.2",), is_constrained=False).parent
     script = "set -e\nshopt -s expand_aliases\n" + example("AWS CLI", "sh", host)

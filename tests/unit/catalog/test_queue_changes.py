@@ -99,8 +99,9 @@ def test_queue_of_any_keys_leaves_the_settings_of_its_namespace_the_same_object(
     namespaces = Namespaces(NamespaceOptions())
     namespaces.apply(with_queue())
     settings = namespaces.settings_of("default")
-    fifo = replace(ENTRY, key_window_ms=300_000, keys_in_topic=True, keys_alone=True, keys_since_ms=5)
+    fifo = replace(ENTRY, key_window_ms=300_000, keys_in_topic=True, keys_alone=True, keys_since_ms=5, is_fair=True)
     with_fifo = change_queue(with_queue(), "default", "more", lambda _: fifo, 2)
+    assert parse(render(with_fifo)) == with_fifo
     for document in (with_fifo, change_queue(with_fifo, "default", "more", lambda _: None, 2)):
         namespaces.apply(document)
         assert namespaces.is_current("default", settings)
