@@ -71,7 +71,7 @@ def test_the_example_of_a_fair_queue_runs(
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL_SQS": host.endpoint}.items():
         monkeypatch.setenv(name, value)
     exec(compile(example("Fair queues", "python", host), "docs/sqs.md", "exec"), {})
-    assert capsys.readouterr().out == "quiet came among the first 5\n"
+    assert capsys.readouterr().out == "quiet came among the first 10\n"
 
 
 def test_the_example_of_the_aws_cli_runs(host: SqsHost, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ CREDIT_TURNS_MAX: Final = 4
 """By time, a group may be this many of its turns behind the others, and come forward: its leases were shorter than expected."""
 _LEASE_S_FIRST: Final = 1.0
 """The mean lease before one has ended."""
+_LEASES_FIRST: Final = 0.1
+"""As how many leases this counts afterwards: few, so that the mean of short leases is soon theirs, but a first one alone does not decide."""
 _LEASE_S_MIN: Final = 0.001
 """The least mean."""
 _LEASES_COUNTED: Final = 1_000
@@ -57,8 +59,8 @@ class TopicTurns:
         self.by_time = by_time
         self.served = 0
         self._stopwatch_s: Final = stopwatch_s
-        self._leased_s = _LEASE_S_FIRST
-        self._ended_leases = 1.0
+        self._leased_s = _LEASE_S_FIRST * _LEASES_FIRST
+        self._ended_leases = _LEASES_FIRST
         self._debts: Final = GroupDebts() if debts is None else debts
         """The turns of groups that have left the memory, if these lie further ahead than those of others."""
         self._debtor: Final = object()

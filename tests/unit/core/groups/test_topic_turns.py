@@ -183,6 +183,17 @@ def test_group_whose_leases_take_a_hundred_times_longer_has_no_more_of_the_time(
     assert 0.22 < held["long"] / sum(held.values()) < 0.28
 
 
+@pytest.mark.parametrize("lease_s", [0.005, 0.01, 0.1])
+def test_group_that_comes_when_the_first_leases_were_short_waits_for_few_of_them(lease_s: float) -> None:
+    consumers = Consumers({"first": lease_s, "late": lease_s}, by_time=True)
+    taken = 0
+    while consumers.deliver(consumers.costs) == "first":
+        taken += 1
+        consumers.now_s += lease_s
+        consumers.end("first", lease_s)
+    assert taken <= 8
+
+
 def test_turns_by_items_give_a_slow_group_most_of_the_time() -> None:
     held = Consumers(COSTS, by_time=False).work(1_000.0)
     assert held["slow"] / held["quick"] > 5
