@@ -6,6 +6,7 @@ nothing of how the figures were measured.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +14,13 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from perf.lib import machine, rows
+from perf.lib.fairness import Served, waits
 from perf.lib.report import Report
 
 COLOURS: Final = {"host": "#1f6f8b", "database": "#e0a030", "clients": "#8a8f98"}
 _LINES: Final = ("#1f6f8b", "#e0a030", "#b5443c", "#5a8f3c", "#7a5ba6")
+_LINES_MAX: Final = 12
+"""The most tenants that have a line of their own."""
 _MISSED, _REACHED, _AIMED = "#b5443c", "#a9c99a", "#5a8f3c"
 _SHORTEST: Final = 0.05
 _LONGEST: Final = 10.0
@@ -132,6 +136,42 @@ def profile(report: Report) -> Path:
     axes.set_xlabel("the host's CPU of an item, microseconds")
     figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     return _save(figure, report, "Where the host's time goes")
+
+
+def fairness(report: Report, served: Mapping[tuple[str, str], Sequence[Served]]) -> Path:
+    """Plot when the items of each tenant were delivered, or the shares of all waits if there are many tenants.
+
+    Args:
+        served: by trial and policy of its topic.
+    """
+    trials = list(dict.fromkeys(trial for trial, _ in served))
+    policies = list(dict.fromkeys(policy for _, policy in served))
+    figure = Figure(figsize=(4.2 * len(policies), 3.2 * len(trials)), layout="constrained")
+    grid = figure.subplots(len(trials), len(policies), squeeze=False, sharex="row")
+    for (trial, policy), items in served.items():
+        axes = grid[trials.index(trial)][policies.index(policy)]
+        axes.set_title(f"{trial}, fair: {policy}")
+        begin_s = min((each.delivered_s for each in items), default=0.0)
+        names = sorted({each.tenant for each in items})
+        if len(names) <= _LINES_MAX:
+            for place, name in enumerate(names):
+                moments = [each.delivered_s - begin_s for each in items if each.tenant == name]
+                axes.plot(moments, [place] * len(moments), "|", markersize=9, color=_LINES[place % len(_LINES)])
+            axes.set_yticks(range(len(names)), names)
+            axes.set_xlabel("delivered, seconds from the first")
+        else:
+            found = sorted(waits(items).values(), key=len)
+            halves = {"quieter half of the tenants": found[: len(found) // 2], "the others": found[len(found) // 2 :]}
+            for (label, of_tenants), colour in zip(halves.items(), _LINES, strict=False):
+                waits_ms = sorted(1_000 * wait_s for each in of_tenants for wait_s in each)
+                shares = [place / len(waits_ms) for place in range(1, len(waits_ms) + 1)]
+                axes.plot(waits_ms, shares, color=colour, label=label)
+            axes.legend(loc="upper left")
+            axes.set_xscale("log")
+            axes.set_xlabel("wait, milliseconds (log)")
+            axes.set_ylabel("share of items")
+        axes.grid(axis="x", color="#e4e4e4")
+    return _save(figure, report, "Fairness")
 
 
 def _label(parameters: dict[str, Any]) -> str:

@@ -278,6 +278,18 @@ def test_young_items_of_a_killed_host_are_all_delivered_after_a_takeover(items: 
     assert 0 < figures["ready_s"] < figures["first_s"] < figures["all_s"]
 
 
+def test_trials_of_fairness_deliver_every_item() -> None:
+    small = ("--system", "foqs-sqlite", "--shards", "1", "--work", "1", "--no-plots", "--tenants", "60", "5", "90")
+    found = lines("fairness", *small, "--clients", "40", "--seconds", "1", "--flood", "500")
+
+    assert [(line["parameters"]["trial"], line["parameters"]["policy"]) for line in found] == [
+        (trial, policy) for trial in ("tenants", "pareto", "flood") for policy in ("none", "items", "time")
+    ]
+    for line in found:
+        assert line["figures"]["delivered"] > 0
+        assert line["figures"]["missing"] == 0 or line["parameters"]["trial"] == "flood"
+
+
 def test_a_backlog_names_its_topic_if_the_schema_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "now_ms", lambda: 900)
     file = tmp_path / "shard-0.db"
