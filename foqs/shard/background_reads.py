@@ -13,7 +13,7 @@ from foqs.core.flush.fence import Fence
 from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.memory.ready_index import Refill
+from foqs.core.memory.ready_window import Refill
 from foqs.core.memory.row_cache import Prefetch
 from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import Reads

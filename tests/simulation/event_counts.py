@@ -20,7 +20,8 @@ from foqs.core.flush.operation import Inserts, Leases, Operation
 from foqs.core.groups.group_page import GroupPage, PageKind
 from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
-from foqs.core.memory.ready_index import ReadyIndex, Refill
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.ready_window import Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.waiters import Waiters

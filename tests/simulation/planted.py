@@ -22,7 +22,8 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items import life
 from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, TopicName, make_number
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition
-from foqs.core.memory.ready_index import ReadyIndex, Refill
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.ready_window import Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing import database_clock

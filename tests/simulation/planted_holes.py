@@ -15,7 +15,7 @@ from foqs.core.items import life
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.life import FlushContext
-from foqs.core.memory.ready_index import Refill
+from foqs.core.memory.ready_window import Refill
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.lease_ends import LeaseEnds
 from foqs.shard.background_reads import RefillRead

@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Iterable
 
 from foqs.core.items.item import OrderKey, TopicName, order_key_number
-from foqs.core.memory.ready_index import BELOW_ALL
+from foqs.core.memory.ready_window import BELOW_ALL
 
 
 class PlainReady:

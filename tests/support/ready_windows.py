@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from foqs.core.items.item import OrderKey, TopicName, pack_order_key
-from foqs.core.memory.ready_index import ReadyIndex, Refill
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.ready_window import Refill
 
 TOPIC = ("ns", "t")
 OTHER = ("ns", "u")

@@ -15,7 +15,8 @@ from itertools import chain
 from typing import Final
 
 from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, arrival_rank, arrival_ranks
-from foqs.core.memory.ready_index import ABOVE_ALL, ReadyIndex
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.ready_window import ABOVE_ALL
 
 _PEEK_SPARE: Final = 2
 """Keys to peek at beyond the even share of an index, so that most merges need only one peek."""

@@ -14,137 +14,17 @@ follows only them. Changes of its rows are for the source.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from operator import lt
-from typing import Final, Protocol
+from typing import Final
 
-from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey, TopicName, pack_order_key, unpack_order_key
-
-BELOW_ALL: Final[OrderKey] = 0
-"""Lower than every key, because no item has the number 0. The boundary of a window that covers nothing yet."""
-
-ABOVE_ALL: Final[OrderKey] = 1 << ORDER_KEY_BITS
-"""Higher than every key."""
-
-_COMPACT_FRACTION: Final = 4
-"""A window's list is compacted when more than 1 slot in this many is unused, so a key costs few moves."""
+from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
+from foqs.core.memory.head_source import HeadSource
+from foqs.core.memory.ready_window import ABOVE_ALL, BELOW_ALL, Refill, Window
 
 _REFILL_KEYS_MIN: Final = 500
 """A refill reads this many keys if the window has room, even if all topics together exceed `order_keys_max`."""
-
-
-class HeadSource(Protocol):
-    """The groups of a topic, as its window sees them."""
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether a reserved head may be followed by a new one, which comes before others in the window."""
-        ...
-
-    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
-        """Note that a dequeue has reserved heads. Not called if it `takes_turns`."""
-        ...
-
-    def reserve_in_turn(
-        self, heads: Sequence[OrderKey], count: int, last: OrderKey
-    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
-        """Reserve at most `count` heads up to `last`, one after the other: each may be followed by a new one at once.
-
-        Args:
-            heads: the first `count` heads, in order.
-
-        Returns:
-            The reserved heads in this order; how many of the first heads are among them; and the new heads that are not, in order.
-        """
-        ...
-
-    def end_reservations(self, numbers: Iterable[int]) -> None:
-        """Note that reservations have ended. Other numbers are ignored."""
-        ...
-
-
-class _Window:
-    """The window of one topic: `order_keys[start:]`. The keys before were reserved, and stay until the list is compacted."""
-
-    __slots__ = ("boundary", "first_unread", "is_evictable", "order_keys", "prefetched_to", "refill", "start", "topic")
-
-    def __init__(self, topic: TopicName, boundary: OrderKey | None, order_keys: Iterable[OrderKey] = ()) -> None:
-        self.topic = topic
-        self.boundary = boundary
-        self.first_unread: OrderKey | None = None
-        """The first READY key above the boundary that is not reserved; None if it is unknown."""
-        self.order_keys: list[OrderKey] = [*order_keys]
-        self.start = 0
-        self.prefetched_to: OrderKey = BELOW_ALL
-        self.refill: Refill | None = None
-        self.is_evictable = False
-
-    def __len__(self) -> int:
-        return len(self.order_keys) - self.start
-
-    def __bool__(self) -> bool:
-        return len(self) > 0
-
-    def check(self) -> None:
-        """Assert that its keys are in order and at or below its boundary, and that its refill begins there."""
-        order_keys, boundary, topic = self.order_keys[self.start :], self.boundary, self.topic
-        assert all(map(lt, order_keys, order_keys[1:])), (
-            f"invariant 13: the window of {topic} is not in order: {order_keys}"
-        )
-        if boundary is None:
-            assert order_keys, f"invariant 13: the window of {topic} is empty and has no boundary"
-        else:
-            assert not order_keys or order_keys[-1] <= boundary, (
-                f"invariant 13: the window of {topic} has {order_keys[-1]} above {boundary}"
-            )
-        assert self.first_unread is None or (boundary is not None and boundary < self.first_unread), (
-            f"invariant 13: the first unread key of {topic} is in its window"
-        )
-        refill = self.refill
-        assert refill is None or (refill.topic, refill.after) == (topic, boundary), (
-            f"invariant 13: the refill of {topic} does not begin at its boundary {boundary}"
-        )
-
-
-class Refill:
-    """A read of up to `limit` READY keys of a topic above `after`, in order.
-
-    It extends the topic's window, or with `is_of_first_key` only tells which key is the first.
-    It is void, and its result is ignored, if its window was forgotten, discovered
-    again or lowered since.
-    """
-
-    __slots__ = ("_window", "after", "changes", "changes_max", "is_of_first_key", "limit", "topic")
-
-    def __init__(
-        self,
-        window: _Window,
-        after: OrderKey,
-        limit: int,
-        changes: dict[int, OrderKey | None],
-        changes_max: int,
-        *,
-        is_of_first_key: bool = False,
-    ) -> None:
-        self.topic = window.topic
-        self.after = after
-        self.limit = limit
-        self.is_of_first_key = is_of_first_key
-        self.changes = changes
-        """Changes that the read may have missed, by number: the key of an item that became READY, else None.
-
-        Reserved items need no entry: their keys are at or below `after`, which is not read.
-        """
-        self.changes_max = changes_max
-        self._window = window
-
-    def record_changes(self, numbers: Iterable[int], order_keys: Iterable[OrderKey | None]) -> None:
-        """Record items that changed since the read began. The refill is void if there are too many."""
-        self.changes.update(zip(numbers, order_keys, strict=False))
-        if len(self.changes) > self.changes_max:
-            self._window.refill = None
 
 
 class ReadyIndex:
@@ -161,8 +41,8 @@ class ReadyIndex:
     def __init__(self, window_order_keys_max: int, order_keys_max: int) -> None:
         self._window_order_keys_max = window_order_keys_max
         self._order_keys_max = order_keys_max
-        self._windows: dict[TopicName, _Window] = {}
-        self._evictable: OrderedDict[_Window, None] = OrderedDict()
+        self._windows: dict[TopicName, Window] = {}
+        self._evictable: OrderedDict[Window, None] = OrderedDict()
         """All windows with more than one key, and perhaps others; the least recently used first."""
         self._sources: dict[TopicName, HeadSource] = {}
         """What decides on the keys of the window, of topics that have such a thing."""
@@ -305,7 +185,7 @@ class ReadyIndex:
         """Give the topic a window that covers nothing: the table may hold READY items of it that are not in the index."""
         if topic not in self._sources:
             self.forget(topic)
-            self._windows[topic] = _Window(topic, BELOW_ALL)
+            self._windows[topic] = Window(topic, BELOW_ALL)
 
     def forget(self, topic: TopicName) -> None:
         """Drop the window of a topic without READY items in the table."""
@@ -344,10 +224,7 @@ class ReadyIndex:
             window.refill.record_changes((number,), (None,))
         if key == window.first_unread:
             window.first_unread = None
-        order_keys = window.order_keys
-        at = bisect_left(order_keys, key, window.start)
-        if at < len(order_keys) and order_keys[at] == key:
-            del order_keys[at]
+        if window.remove(key):
             self._size -= 1
             self._compact(window)
 
@@ -394,22 +271,9 @@ class ReadyIndex:
         if window is None:
             if not added and boundary is None:
                 return
-            window = self._windows[topic] = _Window(topic, boundary)
-        before, order_keys = len(window), window.order_keys
-        if is_reset:
-            order_keys.clear()
-            window.start = 0
-        for key in removed:
-            at = bisect_left(order_keys, key, window.start)
-            if at < len(order_keys) and order_keys[at] == key:
-                del order_keys[at]
-        if boundary is not None:
-            del order_keys[bisect_right(order_keys, boundary, window.start) :]
-        if len(window):
-            _merge_into(order_keys, window.start, added)
-        else:
-            order_keys += added
-        window.boundary = boundary
+            window = self._windows[topic] = Window(topic, boundary)
+        before = len(window)
+        window.set_heads(removed, added, boundary, is_reset=is_reset)
         self._head_count += len(window) - before
         self._compact(window)
 
@@ -583,7 +447,7 @@ class ReadyIndex:
         window.refill = self._new_refill(window, window.boundary, 1, is_of_first_key=True)
         return window.refill
 
-    def _new_refill(self, window: _Window, after: OrderKey, limit: int, *, is_of_first_key: bool = False) -> Refill:
+    def _new_refill(self, window: Window, after: OrderKey, limit: int, *, is_of_first_key: bool = False) -> Refill:
         # Keys that are reserved now may lie above the boundary, and be leased while the read runs.
         changes: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
         changes_max = len(changes) + self._order_keys_max
@@ -614,7 +478,7 @@ class ReadyIndex:
         window.first_unread = None
         self._mark_recently_used(window)
         if found:
-            self._insert_order_keys(window, found)
+            self._on_window_grown(window, window.insert(found))
         self._compact(window)
 
     def finish_first_key_read(self, refill: Refill, order_keys: Sequence[OrderKey]) -> None:
@@ -644,18 +508,12 @@ class ReadyIndex:
     def prefetched_count(self, topic: TopicName) -> int:
         """Return how many of the window's first keys are prefetched."""
         window = self._windows.get(topic)
-        return (
-            0 if window is None else bisect_right(window.order_keys, window.prefetched_to, window.start) - window.start
-        )
+        return 0 if window is None else window.prefetched_end - window.start
 
     def not_prefetched(self, topic: TopicName, count: int) -> list[OrderKey]:
         """Return which of the first `count` keys of the window are not prefetched."""
         window = self._windows.get(topic)
-        if window is None:
-            return []
-        return window.order_keys[
-            bisect_right(window.order_keys, window.prefetched_to, window.start) : window.start + count
-        ]
+        return [] if window is None else window.order_keys[window.prefetched_end : window.start + count]
 
     def set_prefetched(self, topic: TopicName, key: OrderKey) -> None:
         """Note that the rows of the window's keys up to `key` are prefetched, or will be."""
@@ -715,52 +573,26 @@ class ReadyIndex:
             return True
         if window is None:
             return False
-        return (window.boundary is not None and key > window.boundary) or self._holds(window, key)
+        return (window.boundary is not None and key > window.boundary) or key in window
 
     def holds(self, topic: TopicName, key: OrderKey) -> bool:
         """Return whether this key is in its window, or its number is reserved."""
         window = self._windows.get(topic)
-        return key & NUMBER_MAX in self._reserved or (window is not None and self._holds(window, key))
-
-    def _holds(self, window: _Window, key: OrderKey) -> bool:
-        at = bisect_left(window.order_keys, key, window.start)
-        return at < len(window.order_keys) and window.order_keys[at] == key
+        return key & NUMBER_MAX in self._reserved or (window is not None and key in window)
 
     # ---------------------------------------------------------------- inside
 
     def _add_ready(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         window = self._windows.get(topic)
         if window is None:
-            window = self._windows[topic] = _Window(topic, None, order_keys)
+            window = self._windows[topic] = Window(topic, None, order_keys)
             self._on_window_grown(window, len(order_keys))
             return
         if window.refill is not None:
             window.refill.record_changes([key & NUMBER_MAX for key in order_keys], order_keys)
-        self._insert_order_keys(window, order_keys)
+        self._on_window_grown(window, window.insert(order_keys))
 
-    def _insert_order_keys(self, window: _Window, order_keys: Sequence[OrderKey]) -> None:
-        """Insert ascending `order_keys` into the window, up to its boundary and the limits."""
-        boundary = window.boundary
-        if boundary is not None and order_keys[-1] > boundary:
-            end = bisect_right(order_keys, boundary)
-            if window.first_unread is not None and order_keys[end] < window.first_unread:
-                window.first_unread = order_keys[end]
-            order_keys = order_keys[:end]
-            if not order_keys:
-                return
-        window_order_keys, start = window.order_keys, window.start
-        size_before = len(window_order_keys) - start
-        if not size_before or order_keys[0] > window_order_keys[-1]:
-            window_order_keys.extend(order_keys)
-        elif order_keys[-1] < window_order_keys[start] and len(order_keys) <= start:
-            # Released keys usually fit where they were before.
-            window.start -= len(order_keys)
-            window_order_keys[window.start : start] = order_keys
-        else:
-            _merge_into(window_order_keys, start, order_keys)
-        self._on_window_grown(window, len(window_order_keys) - window.start - size_before)
-
-    def _on_window_grown(self, window: _Window, added: int) -> None:
+    def _on_window_grown(self, window: Window, added: int) -> None:
         """Count the keys added to a window, and enforce the limits."""
         size = len(window)
         self._size += added
@@ -781,52 +613,24 @@ class ReadyIndex:
                 del self._evictable[window]
                 window.is_evictable = False
 
-    def _lower_boundary(self, window: _Window, order_keys_max: int) -> None:
+    def _lower_boundary(self, window: Window, order_keys_max: int) -> None:
         """Keep the best `order_keys_max` keys, at least one, and drop the rest from memory."""
         if len(window) <= order_keys_max:
             return
         self._size -= len(window) - order_keys_max
         self.evicted_count += len(window) - order_keys_max
-        del window.order_keys[window.start + order_keys_max :]
-        window.boundary = window.order_keys[-1]
-        window.first_unread = None
-        window.prefetched_to = min(window.prefetched_to, window.boundary)
-        window.refill = None
+        window.keep_first(order_keys_max)
 
-    def _mark_recently_used(self, window: _Window) -> None:
+    def _mark_recently_used(self, window: Window) -> None:
         if window.is_evictable:
             self._evictable.move_to_end(window)
 
-    def _compact(self, window: _Window) -> None:
+    def _compact(self, window: Window) -> None:
         """Compact the list after keys were removed. Drop the window if it is empty and cannot be refilled."""
-        order_keys, start = window.order_keys, window.start
-        if start * _COMPACT_FRACTION > len(order_keys):
-            del order_keys[:start]
-            window.start = 0
-        if not order_keys and window.boundary is None:
+        if window.compact():
             self._remove_window(window)
 
-    def _remove_window(self, window: _Window) -> None:
+    def _remove_window(self, window: Window) -> None:
         del self._windows[window.topic]
         if window.is_evictable:
             del self._evictable[window]
-
-
-def _merge_into(target: list[OrderKey], start: int, order_keys: Sequence[OrderKey]) -> None:
-    """Insert ascending `order_keys` into the ascending, not empty `target[start:]`. Keys that are there already are left out.
-
-    Keys that belong between the same two neighbours are inserted together.
-    """
-    at, place = 0, start
-    while at < len(order_keys):
-        place = bisect_left(target, order_keys[at], place)
-        if place == len(target):
-            target.extend(order_keys[at:])
-            return
-        if target[place] == order_keys[at]:
-            at += 1
-            continue
-        end = bisect_left(order_keys, target[place], at + 1)
-        target[place:place] = order_keys[at:end]
-        place += end - at
-        at = end

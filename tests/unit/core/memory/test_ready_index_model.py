@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from foqs.core.items.item import OrderKey, TopicName, order_key_number, pack_order_key
-from foqs.core.memory.ready_index import ReadyIndex, Refill
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.ready_window import Refill
 from tests.support.plain_ready import PlainReady
 
 TOPICS = [("ns", "a"), ("ns", "b"), ("ns", "c")]

@@ -1,0 +1,41 @@
+"""What decides on the window of a topic whose groups have rules: its heads are the keys that are offered.
+
+Knows no group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from foqs.core.items.item import OrderKey
+
+
+class HeadSource(Protocol):
+    """The groups of a topic, as its window sees them."""
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a reserved head may be followed by a new one, which comes before others in the window."""
+        ...
+
+    def reserve(self, order_keys: Iterable[OrderKey]) -> None:
+        """Note that a dequeue has reserved heads. Not called if it `takes_turns`."""
+        ...
+
+    def reserve_in_turn(
+        self, heads: Sequence[OrderKey], count: int, last: OrderKey
+    ) -> tuple[list[OrderKey], int, list[OrderKey]]:
+        """Reserve at most `count` heads up to `last`, one after the other: each may be followed by a new one at once.
+
+        Args:
+            heads: the first `count` heads, in order.
+
+        Returns:
+            The reserved heads in this order; how many of the first heads are among them; and the new heads that are not, in order.
+        """
+        ...
+
+    def end_reservations(self, numbers: Iterable[int]) -> None:
+        """Note that reservations have ended. Other numbers are ignored."""
+        ...
