@@ -546,6 +546,104 @@ struct GetActiveTopicsReply {
   3: optional i32 unavailable_shards,
 }
 
+// ------------------------------------------------------------ groups of a topic
+
+/** What a group of a topic waits for. */
+enum GroupState {
+  /** An item of it may be delivered now. */
+  ELIGIBLE = 1,
+  /** As many of its items are leased, or being delivered, as the limit of the topic allows. */
+  LEASED = 2,
+  /** Strict order: its first item was delivered before, and is deferred until its backoff ends. */
+  BACKING_OFF = 3,
+  /** Its next item is still to be read from the table. */
+  UNREAD = 4,
+  /** No item of it waits. */
+  IDLE = 5,
+}
+
+enum GroupOrder {
+  /** Those with more READY items than are known come first, the oldest of them at the top; then those with the most known ones. */
+  SIZE = 1,
+  /** Those whose first READY item has waited longest come first. */
+  AGE = 2,
+}
+
+struct ListGroupsRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required. */
+  2: optional string topic,
+  /** Default SIZE. */
+  3: optional GroupOrder order,
+  /** Only groups in one of these states. Missing: in any. */
+  4: optional list<GroupState> states,
+  /** Only this group. */
+  5: optional string group,
+  /** The most groups to return; default 100, at most 1,000. */
+  6: optional i32 limit,
+  7: optional i64 timeout_ms,
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
+  8: optional bool forwarded,
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
+  9: optional list<i32> shards,
+}
+
+/** A group of a topic, as the owner of its shard has it in memory. */
+struct GroupStats {
+  1: optional string group,
+  /** The number of its shard. */
+  2: optional i32 shard,
+  3: optional GroupState state,
+  /** Its READY items in memory, but for those that are being delivered. */
+  4: optional i64 ready,
+  /** It has more READY items than these. They are read when their turn comes. */
+  5: optional bool ready_more,
+  /** Its items that are leased or being delivered. Without a limit or turns by time only the latter are known, and this is missing. */
+  6: optional i64 leased,
+  /** Strict order: its items that were delivered before and are deferred. */
+  7: optional i64 backing_off,
+  /** The priority of its first READY item. Missing: none is known. */
+  8: optional i32 priority,
+  /** The time since the deliver-after of its first READY item. */
+  9: optional i64 oldest_ready_age_ms,
+  /** LEASED and BACKING_OFF: the items that hold it back, at most 10. */
+  10: optional list<string> blockers,
+  /** BACKING_OFF: the time until the backoff ends. */
+  11: optional i64 resumes_in_ms,
+  /** Of a fair topic: how many groups of its host have their turn before it. Missing: it has no turn now. */
+  12: optional i64 groups_before,
+  /** Of a fair topic: its weight. */
+  13: optional i32 weight,
+}
+
+/** How many groups are in a state. */
+struct GroupCount {
+  1: optional GroupState state,
+  2: optional i64 groups,
+}
+
+struct ListGroupsReply {
+  1: optional list<GroupStats> groups,
+  /** How many groups are in each state, whatever `states` and `limit` are. With `group`: of this one. A state without groups is missing. */
+  2: optional list<GroupCount> counts,
+  /** The known READY items without a group. */
+  3: optional i64 ungrouped,
+  /**
+   * Groups may be missing, or have more items than are known: an owner does not have all READY items of the topic in
+   * memory, or has more groups than one call counts.
+   */
+  4: optional bool partial,
+  /** The memory of a shard is full of groups under delivery. It delivers no other group of the topic until some have ended. */
+  5: optional bool full,
+  /** The topic's limit on the leases of a group; see TopicPolicy. */
+  6: optional i32 group_leases_max,
+  /** What its groups share by taking turns; see TopicPolicy. With neither rule, no group is known. */
+  7: optional Fairness fair,
+  /** Nothing of the topic is delivered until it is resumed. */
+  8: optional bool paused,
+}
+
 // ------------------------------------------------------- single items, filters
 
 struct PeekRequest {
@@ -595,6 +693,12 @@ struct ExplainReply {
   5: optional bool better_items_more,
   /** No item of this namespace has this id, or has it any more. */
   6: optional bool absent,
+  /** READY, in a topic with a policy for groups: the items of its group that must be settled, or delivered, before it; at most 10. */
+  7: optional list<string> blockers,
+  /** READY, in a topic with a policy for groups: the READY items of its group that are known to come before it. */
+  8: optional i64 group_items_before,
+  /** READY, in a fair topic: how many groups of the host have their turn before that of the item. Missing: its group has no turn now. */
+  9: optional i64 groups_before,
 }
 
 struct CancelRequest {
@@ -1479,6 +1583,13 @@ service Foqs {
    * may be counted twice.
    */
   GetActiveTopicsReply getActiveTopics(1: GetActiveTopicsRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Lists groups of a topic with a policy for groups: the largest first, or those that have waited longest, and what holds
+   * each back. Hosts reply from memory and read no rows for it: see `partial`. If the READY items of a shard were not read
+   * since its takeover, the first of them are read soon. If a shard is not served, the call is UNAVAILABLE.
+   */
+  ListGroupsReply listGroups(1: ListGroupsRequest request) throws (1: CallFailed failed),
 
   /** Shows items of a topic without delivering them. */
   ItemsReply peek(1: PeekRequest request) throws (1: CallFailed failed),

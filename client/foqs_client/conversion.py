@@ -217,6 +217,9 @@ def explanation(reply: ttypes.ExplainReply) -> Explanation:
         better_items=reply.better_items,
         better_items_more=bool(reply.better_items_more),
         absent=bool(reply.absent),
+        blockers=tuple(reply.blockers or ()),
+        group_items_before=reply.group_items_before,
+        groups_before=reply.groups_before,
     )
 
 

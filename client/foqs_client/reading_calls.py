@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foqs_client import conversion
+from foqs_client import conversion, group_lists
+from foqs_client.group_lists import GroupList
 from foqs_client.routed_calls import GET_ROUTING, RoutedCalls
 from foqs_client.types import Explanation, ItemFilter, ItemPage, ItemView, Routing, TopicPage
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
 _TOPICS: Final = ThriftMethod("getActiveTopics")
+_GROUPS: Final = ThriftMethod("listGroups")
 _ITEM: Final = ThriftMethod("getItem")
 _EXPLAIN: Final = ThriftMethod("explain")
 _PEEK: Final = ThriftMethod("peek")
@@ -50,6 +52,33 @@ class ReadingCalls(RoutedCalls):
         reply = await self._call(_TOPICS, request, timeout_ms)
         topics = [conversion.topic(topic) for topic in reply.topics or ()]
         return TopicPage(topics, reply.next_cursor, reply.unavailable_shards or 0)
+
+    async def groups(
+        self,
+        topic: str,
+        order: str = "size",
+        limit: int = 100,
+        *,
+        states: Sequence[str] | None = None,
+        group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> GroupList:
+        """List groups of a topic that has a policy for groups, and what holds each back.
+
+        Args:
+            order: "size": those with more ready items than hosts have in memory come first, and of these the oldest; then
+                those with the most. "age": those whose first ready item has waited longest.
+            limit: the maximum number of groups, up to 1,000.
+            states: only groups in one of these states; see `Group`. None: in any.
+            group: only this group; the result is empty if it is not in memory.
+
+        Raises:
+            InvalidArgument: names the argument that is wrong.
+            NotImplementedYet: a host has an older version, which lists no groups.
+            Unavailable: a shard is not served now.
+        """
+        request = group_lists.list_request(self.namespace, topic, order, states, group, limit)
+        return group_lists.group_list(await self._call(_GROUPS, request, timeout_ms))
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Return one item without delivering it.

@@ -113,6 +113,7 @@ class SyncClient:
     release = _blocking(Client.release)
     cancel = _blocking(Client.cancel)
     topics = _blocking(Client.topics)
+    groups = _blocking(Client.groups)
     item = _blocking(Client.item)
     explain = _blocking(Client.explain)
     peek = _blocking(Client.peek)

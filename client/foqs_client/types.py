@@ -447,6 +447,12 @@ class Explanation:
             if they were not counted.
         better_items_more: there are more such items than `better_items`.
         absent: there is no such item.
+        blockers: of a ready item of a topic with a policy for groups: the ids of at most 10 items of its group that must be
+            settled, or delivered, before it.
+        group_items_before: of such an item: the ready items of its group that are known to come before it; None if they are
+            not known.
+        groups_before: of a ready item of a fair topic: how many groups of its host have their turn before its own; None if
+            its group has no turn now.
     """
 
     item: ItemView | None
@@ -455,6 +461,9 @@ class Explanation:
     better_items: int | None
     better_items_more: bool
     absent: bool
+    blockers: tuple[str, ...] = ()
+    group_items_before: int | None = None
+    groups_before: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -153,6 +153,7 @@ _ROWS: Final = (
     CallRow("release", _CONSUME, WRITES, Route.BY_ID, "leases", settles=True),
     # What is there.
     CallRow("getActiveTopics", _READ, READS, Route.REPORTED),
+    CallRow("listGroups", _READ, READS, Route.ALL_SHARDS, since=2),
     CallRow("peek", _READ, READS, Route.ALL_SHARDS),
     CallRow("getItem", _READ, READS, Route.BY_SHARD),
     CallRow("explain", _READ, READS, Route.BY_SHARD),

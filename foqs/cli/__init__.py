@@ -24,6 +24,7 @@ from foqs.cli.commands.dead_commands import dead
 from foqs.cli.commands.enqueue_command import enqueue
 from foqs.cli.commands.explain_command import explain
 from foqs.cli.commands.grant_commands import grant
+from foqs.cli.commands.group_commands import topic_groups
 from foqs.cli.commands.host_commands import host_drain, host_list, host_undrain
 from foqs.cli.commands.host_process_commands import dev, host
 from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
@@ -147,6 +148,7 @@ for command in (item_cancel, item_update, item_extend, item_move):
     item.add_command(command)
 for command in (host_list, host_drain, host_undrain):
     host.add_command(command)
+topic.add_command(topic_groups)
 cluster.add_command(cluster_init)
 
 

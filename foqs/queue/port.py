@@ -12,7 +12,7 @@ A call that is refused as a whole raises `FoqsError` and never calls `on_done`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -23,7 +23,8 @@ from foqs.core.flush.completions import CompletionEntry
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.flush.operation import Repeated as Repeated
-from foqs.core.groups.group_rules import Fairness
+from foqs.core.groups.group_rules import Fairness, GroupRules
+from foqs.core.groups.group_stats import GroupOrder, GroupState
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.life import Event
 from foqs.core.items.row_filter import RowFilter
@@ -133,6 +134,61 @@ class TopicStats:
     """What the topic's groups share by taking turns."""
 
 
+@dataclass(slots=True, frozen=True)
+class WantedGroups:
+    """A request for the first groups of a topic in an order: only those in some states (None: any), or only one by name."""
+
+    namespace: str
+    topic: str
+    order: GroupOrder
+    states: frozenset[GroupState] | None
+    group: str | None
+    limit: int
+
+
+@dataclass(slots=True, frozen=True)
+class GroupStats:
+    """A group of a topic, as its shard has it in memory. None: it does not apply, or is not known.
+
+    `groups_before` counts those of this host whose turn comes before. See `GroupFigures` for the others.
+    """
+
+    shard: int
+    group: str
+    state: GroupState
+    ready: int
+    ready_more: bool
+    leased: int | None
+    backing_off: int | None
+    priority: int | None
+    oldest_ready_age_ms: int | None
+    blockers: Sequence[str]
+    resumes_in_ms: int | None
+    groups_before: int | None
+    weight: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class GroupList:
+    """Groups of a topic on some shards of this host, in order.
+
+    Attributes:
+        counts: the groups of all states by state, also beyond the limit.
+        ungrouped: the known READY items without a group; None if one group was wanted.
+        is_partial: groups or items may be missing, because not all are in memory, or were not counted.
+        is_full: the memory of a shard is full of groups under delivery.
+        rules: None if the topic has no rules for groups.
+    """
+
+    groups: Sequence[GroupStats]
+    counts: Mapping[GroupState, int]
+    ungrouped: int | None
+    is_partial: bool
+    is_full: bool
+    is_paused: bool
+    rules: GroupRules | None
+
+
 ListTopics: TypeAlias = Callable[
     [str, str, Sequence[State] | None, str | None, int], Awaitable[tuple[list[TopicStats], str | None]]
 ]
@@ -168,6 +224,10 @@ class ItemExplanation:
     `item` is None if there is no such item (`absent`) or its shard cannot be read.
     `better_items` counts the READY items that come before this READY one; None if they were not counted.
     `better_items_more` is set if the count stopped at `better_items_max`.
+
+    Of a READY item of a topic with rules for groups: `blockers` are the ids that must be settled or delivered before it,
+    `group_items_before` counts the known READY items of its group before it, and `groups_before` the groups of a fair topic
+    whose turn comes before its own; None if they are not known.
     """
 
     item: ItemDetails | None
@@ -176,6 +236,9 @@ class ItemExplanation:
     better_items: int | None
     better_items_more: bool
     absent: bool
+    blockers: Sequence[str] = ()
+    group_items_before: int | None = None
+    groups_before: int | None = None
 
 
 CompletionOutcome: TypeAlias = CompletedIds | FoqsError
@@ -224,6 +287,10 @@ class QueueReads(Protocol):
 
     def is_partial(self) -> bool:
         """Return whether a list of topics lacks those of some shards, because they are not served now."""
+        ...
+
+    async def list_groups(self, wanted: WantedGroups, shards: Collection[int] | None = None) -> GroupList:
+        """Return groups of a topic that are in memory. Reads no row, and ends after a bounded time."""
         ...
 
     async def peek(

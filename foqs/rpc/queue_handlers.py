@@ -27,6 +27,7 @@ from foqs.rpc import filters, reply_structs, request_structs
 from foqs.rpc.bulk_structs import parse_bulk
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
+from foqs.rpc.group_lists import group_list, parse_wanted_groups
 from foqs.rpc.methods import task_handler
 from foqs.rpc.restored_items import parse_restored_items
 from foqs_contract.errors import FoqsError, InvalidArgument
@@ -82,6 +83,7 @@ class QueueHandlers:
             "moveItems": self.move_items,
             "restoreItems": self.restore_items,
             "getActiveTopics": task_handler(self.get_active_topics),
+            "listGroups": task_handler(self.list_groups),
             "peek": task_handler(self.peek),
             "getItem": task_handler(self.get_item),
             "explain": task_handler(self.explain),
@@ -291,6 +293,12 @@ class QueueHandlers:
         page, next_cursor = await topics.list_topics(namespace, prefix, states, cursor, limit)
         rows = [reply_structs.topic_stats(stats) for stats in page]
         return ttypes.GetActiveTopicsReply(rows, next_cursor, topics.unavailable_shards() or None)
+
+    async def list_groups(self, call: Call) -> ttypes.ListGroupsReply:
+        request: ttypes.ListGroupsRequest = call.request
+        namespace, _ = self._namespace(request)
+        wanted = parse_wanted_groups(request, namespace)
+        return group_list(await self._queue.reads.list_groups(wanted, requested_shards(request)))
 
     async def peek(self, call: Call) -> ttypes.ItemsReply:
         request: ttypes.PeekRequest = call.request

@@ -231,6 +231,9 @@ def explain_reply(explanation: ItemExplanation, with_payload: bool) -> ttypes.Ex
         better_items=explanation.better_items,
         better_items_more=explanation.better_items_more or None,
         absent=explanation.absent or None,
+        blockers=list(explanation.blockers) or None,
+        group_items_before=explanation.group_items_before,
+        groups_before=explanation.groups_before,
     )
 
 

@@ -393,6 +393,12 @@ class OwnedShard:
             self._unread_topics.request(topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
+    def request_groups(self, topic: TopicName) -> None:
+        """Have the first rows of a topic with rules for groups read soon, if none were read since the takeover."""
+        groups = self.memory.limited_topics.get(topic)
+        if groups is not None and groups.is_unread and self.memory.has_topic(topic):
+            self._unread_topics.request(topic)
+
     def submit_inserts(
         self,
         namespace: str,

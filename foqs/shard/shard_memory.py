@@ -492,6 +492,11 @@ class ShardMemory:
         groups = self.limited_topics.get((row.namespace, row.topic))
         return (None, 0) if groups is None else groups.place_in_turn(group_name(row), row.order_key)
 
+    def group_items_before(self, row: Row) -> int | None:
+        """Return how many items of its group come before a READY row. See `TopicGroups.items_before`."""
+        groups = self.limited_topics.get((row.namespace, row.topic))
+        return None if groups is None or row.item_group is None else groups.items_before(group_name(row), row.order_key)
+
     @property
     def forgotten_groups(self) -> int:
         """How many groups have left the memory because it was full."""

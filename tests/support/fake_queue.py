@@ -23,6 +23,7 @@ from foqs.queue.port import (
     CompletedIds,
     CompletionOutcome,
     EnqueueOutcome,
+    GroupList,
     ItemDetails,
     ItemExplanation,
     ItemTotals,
@@ -36,6 +37,7 @@ from foqs.queue.port import (
     ShardListing,
     ShardPage,
     TopicStats,
+    WantedGroups,
 )
 from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import NamespaceNotFound, NotFound, StaleLease
@@ -237,6 +239,10 @@ class FakeQueue:
     ) -> tuple[list[TopicStats], str | None]:
         await self._record_call("topics", (prefix, states, cursor, limit))
         return [], None
+
+    async def list_groups(self, wanted: WantedGroups, shards: Collection[int] | None = None) -> GroupList:
+        await self._record_call("groups", wanted)
+        return GroupList([], {}, 0, is_partial=False, is_full=False, is_paused=False, rules=None)
 
     async def peek(
         self,

@@ -135,6 +135,18 @@ class Iface(object):
         """
         pass
 
+    def listGroups(self, request):
+        """
+        Lists groups of a topic with a policy for groups: the largest first, or those that have waited longest, and what holds
+        each back. Hosts reply from memory and read no rows for it: see `partial`. If the READY items of a shard were not read
+        since its takeover, the first of them are read soon. If a shard is not served, the call is UNAVAILABLE.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
     def peek(self, request):
         """
         Shows items of a topic without delivering them.
@@ -964,6 +976,44 @@ class Client(Iface):
         if result.failed is not None:
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "getActiveTopics failed: unknown result")
+
+    def listGroups(self, request):
+        """
+        Lists groups of a topic with a policy for groups: the largest first, or those that have waited longest, and what holds
+        each back. Hosts reply from memory and read no rows for it: see `partial`. If the READY items of a shard were not read
+        since its takeover, the first of them are read soon. If a shard is not served, the call is UNAVAILABLE.
+
+        Parameters:
+         - request
+
+        """
+        self.send_listGroups(request)
+        return self.recv_listGroups()
+
+    def send_listGroups(self, request):
+        self._oprot.writeMessageBegin('listGroups', TMessageType.CALL, self._seqid)
+        args = listGroups_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_listGroups(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = listGroups_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "listGroups failed: unknown result")
 
     def peek(self, request):
         """
@@ -2597,6 +2647,7 @@ class Processor(Iface, TProcessor):
         self._processMap["extendLease"] = Processor.process_extendLease
         self._processMap["release"] = Processor.process_release
         self._processMap["getActiveTopics"] = Processor.process_getActiveTopics
+        self._processMap["listGroups"] = Processor.process_listGroups
         self._processMap["peek"] = Processor.process_peek
         self._processMap["getItem"] = Processor.process_getItem
         self._processMap["explain"] = Processor.process_explain
@@ -2920,6 +2971,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("getActiveTopics", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_listGroups(self, seqid, iprot, oprot):
+        args = listGroups_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = listGroups_result()
+        try:
+            result.success = self._handler.listGroups(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("listGroups", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -5693,6 +5770,166 @@ class getActiveTopics_result(object):
 all_structs.append(getActiveTopics_result)
 getActiveTopics_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [GetActiveTopicsReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class listGroups_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ListGroupsRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listGroups_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listGroups_args)
+listGroups_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ListGroupsRequest, None], None, ),  # 1
+)
+
+
+class listGroups_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = ListGroupsReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listGroups_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listGroups_result)
+listGroups_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [ListGroupsReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 

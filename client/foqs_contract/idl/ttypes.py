@@ -55,6 +55,25 @@ class ItemState(IntEnum):
 
 
 
+class GroupState(IntEnum):
+    """
+    What a group of a topic waits for.
+
+    """
+    ELIGIBLE = 1
+    LEASED = 2
+    BACKING_OFF = 3
+    UNREAD = 4
+    IDLE = 5
+
+
+
+class GroupOrder(IntEnum):
+    SIZE = 1
+    AGE = 2
+
+
+
 class BulkAction(IntEnum):
     CANCEL = 1
     UPDATE = 2
@@ -4115,6 +4134,661 @@ class GetActiveTopicsReply(object):
         return not (self == other)
 
 
+class ListGroupsRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - topic: Required.
+     - order: Default SIZE.
+     - states: Only groups in one of these states. Missing: in any.
+     - group: Only this group.
+     - limit: The most groups to return; default 100, at most 1,000.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'topic',
+        'order',
+        'states',
+        'group',
+        'limit',
+        'timeout_ms',
+        'forwarded',
+        'shards',
+    )
+
+
+    def __init__(self, namespace_name=None, topic=None, order=None, states=None, group=None, limit=None, timeout_ms=None, forwarded=None, shards=None,):
+        self.namespace_name = namespace_name
+        self.topic = topic
+        self.order = order
+        self.states = states
+        self.group = group
+        self.limit = limit
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+        self.shards = shards
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.order = GroupOrder(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.LIST:
+                    self.states = []
+                    (_etype122, _size119) = iprot.readListBegin()
+                    for _i123 in range(_size119):
+                        _elem124 = GroupState(iprot.readI32()).name
+                        self.states.append(_elem124)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I32:
+                    self.limit = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype128, _size125) = iprot.readListBegin()
+                    for _i129 in range(_size125):
+                        _elem130 = iprot.readI32()
+                        self.shards.append(_elem130)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListGroupsRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 2)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.order is not None:
+            oprot.writeFieldBegin('order', TType.I32, 3)
+            oprot.writeI32(GroupOrder[self.order].value)
+            oprot.writeFieldEnd()
+        if self.states is not None:
+            oprot.writeFieldBegin('states', TType.LIST, 4)
+            oprot.writeListBegin(TType.I32, len(self.states))
+            for iter131 in self.states:
+                oprot.writeI32(GroupState[iter131].value)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 5)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
+            oprot.writeFieldEnd()
+        if self.limit is not None:
+            oprot.writeFieldBegin('limit', TType.I32, 6)
+            oprot.writeI32(self.limit)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 7)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 8)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 9)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter132 in self.shards:
+                oprot.writeI32(iter132)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class GroupStats(object):
+    """
+    A group of a topic, as the owner of its shard has it in memory.
+
+    Attributes:
+     - group
+     - shard: The number of its shard.
+     - state
+     - ready: Its READY items in memory, but for those that are being delivered.
+     - ready_more: It has more READY items than these. They are read when their turn comes.
+     - leased: Its items that are leased or being delivered. Without a limit or turns by time only the latter are known, and this is missing.
+     - backing_off: Strict order: its items that were delivered before and are deferred.
+     - priority: The priority of its first READY item. Missing: none is known.
+     - oldest_ready_age_ms: The time since the deliver-after of its first READY item.
+     - blockers: LEASED and BACKING_OFF: the items that hold it back, at most 10.
+     - resumes_in_ms: BACKING_OFF: the time until the backoff ends.
+     - groups_before: Of a fair topic: how many groups of its host have their turn before it. Missing: it has no turn now.
+     - weight: Of a fair topic: its weight.
+
+    """
+
+    __slots__ = (
+        'group',
+        'shard',
+        'state',
+        'ready',
+        'ready_more',
+        'leased',
+        'backing_off',
+        'priority',
+        'oldest_ready_age_ms',
+        'blockers',
+        'resumes_in_ms',
+        'groups_before',
+        'weight',
+    )
+
+
+    def __init__(self, group=None, shard=None, state=None, ready=None, ready_more=None, leased=None, backing_off=None, priority=None, oldest_ready_age_ms=None, blockers=None, resumes_in_ms=None, groups_before=None, weight=None,):
+        self.group = group
+        self.shard = shard
+        self.state = state
+        self.ready = ready
+        self.ready_more = ready_more
+        self.leased = leased
+        self.backing_off = backing_off
+        self.priority = priority
+        self.oldest_ready_age_ms = oldest_ready_age_ms
+        self.blockers = blockers
+        self.resumes_in_ms = resumes_in_ms
+        self.groups_before = groups_before
+        self.weight = weight
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I32:
+                    self.shard = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.state = GroupState(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.ready = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.ready_more = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.leased = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I64:
+                    self.backing_off = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I32:
+                    self.priority = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.I64:
+                    self.oldest_ready_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.LIST:
+                    self.blockers = []
+                    (_etype136, _size133) = iprot.readListBegin()
+                    for _i137 in range(_size133):
+                        _elem138 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.blockers.append(_elem138)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I64:
+                    self.resumes_in_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.I64:
+                    self.groups_before = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.I32:
+                    self.weight = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('GroupStats')
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 1)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
+            oprot.writeFieldEnd()
+        if self.shard is not None:
+            oprot.writeFieldBegin('shard', TType.I32, 2)
+            oprot.writeI32(self.shard)
+            oprot.writeFieldEnd()
+        if self.state is not None:
+            oprot.writeFieldBegin('state', TType.I32, 3)
+            oprot.writeI32(GroupState[self.state].value)
+            oprot.writeFieldEnd()
+        if self.ready is not None:
+            oprot.writeFieldBegin('ready', TType.I64, 4)
+            oprot.writeI64(self.ready)
+            oprot.writeFieldEnd()
+        if self.ready_more is not None:
+            oprot.writeFieldBegin('ready_more', TType.BOOL, 5)
+            oprot.writeBool(self.ready_more)
+            oprot.writeFieldEnd()
+        if self.leased is not None:
+            oprot.writeFieldBegin('leased', TType.I64, 6)
+            oprot.writeI64(self.leased)
+            oprot.writeFieldEnd()
+        if self.backing_off is not None:
+            oprot.writeFieldBegin('backing_off', TType.I64, 7)
+            oprot.writeI64(self.backing_off)
+            oprot.writeFieldEnd()
+        if self.priority is not None:
+            oprot.writeFieldBegin('priority', TType.I32, 8)
+            oprot.writeI32(self.priority)
+            oprot.writeFieldEnd()
+        if self.oldest_ready_age_ms is not None:
+            oprot.writeFieldBegin('oldest_ready_age_ms', TType.I64, 9)
+            oprot.writeI64(self.oldest_ready_age_ms)
+            oprot.writeFieldEnd()
+        if self.blockers is not None:
+            oprot.writeFieldBegin('blockers', TType.LIST, 10)
+            oprot.writeListBegin(TType.STRING, len(self.blockers))
+            for iter139 in self.blockers:
+                oprot.writeString(iter139.encode('utf-8') if sys.version_info[0] == 2 else iter139)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.resumes_in_ms is not None:
+            oprot.writeFieldBegin('resumes_in_ms', TType.I64, 11)
+            oprot.writeI64(self.resumes_in_ms)
+            oprot.writeFieldEnd()
+        if self.groups_before is not None:
+            oprot.writeFieldBegin('groups_before', TType.I64, 12)
+            oprot.writeI64(self.groups_before)
+            oprot.writeFieldEnd()
+        if self.weight is not None:
+            oprot.writeFieldBegin('weight', TType.I32, 13)
+            oprot.writeI32(self.weight)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class GroupCount(object):
+    """
+    How many groups are in a state.
+
+    Attributes:
+     - state
+     - groups
+
+    """
+
+    __slots__ = (
+        'state',
+        'groups',
+    )
+
+
+    def __init__(self, state=None, groups=None,):
+        self.state = state
+        self.groups = groups
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I32:
+                    self.state = GroupState(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.groups = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('GroupCount')
+        if self.state is not None:
+            oprot.writeFieldBegin('state', TType.I32, 1)
+            oprot.writeI32(GroupState[self.state].value)
+            oprot.writeFieldEnd()
+        if self.groups is not None:
+            oprot.writeFieldBegin('groups', TType.I64, 2)
+            oprot.writeI64(self.groups)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ListGroupsReply(object):
+    """
+    Attributes:
+     - groups
+     - counts: How many groups are in each state, whatever `states` and `limit` are. With `group`: of this one. A state without groups is missing.
+     - ungrouped: The known READY items without a group.
+     - partial: Groups may be missing, or have more items than are known: an owner does not have all READY items of the topic in
+    memory, or has more groups than one call counts.
+     - full: The memory of a shard is full of groups under delivery. It delivers no other group of the topic until some have ended.
+     - group_leases_max: The topic's limit on the leases of a group; see TopicPolicy.
+     - fair: What its groups share by taking turns; see TopicPolicy. With neither rule, no group is known.
+     - paused: Nothing of the topic is delivered until it is resumed.
+
+    """
+
+    __slots__ = (
+        'groups',
+        'counts',
+        'ungrouped',
+        'partial',
+        'full',
+        'group_leases_max',
+        'fair',
+        'paused',
+    )
+
+
+    def __init__(self, groups=None, counts=None, ungrouped=None, partial=None, full=None, group_leases_max=None, fair=None, paused=None,):
+        self.groups = groups
+        self.counts = counts
+        self.ungrouped = ungrouped
+        self.partial = partial
+        self.full = full
+        self.group_leases_max = group_leases_max
+        self.fair = fair
+        self.paused = paused
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.groups = []
+                    (_etype143, _size140) = iprot.readListBegin()
+                    for _i144 in range(_size140):
+                        _elem145 = GroupStats()
+                        _elem145.read(iprot)
+                        self.groups.append(_elem145)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.counts = []
+                    (_etype149, _size146) = iprot.readListBegin()
+                    for _i150 in range(_size146):
+                        _elem151 = GroupCount()
+                        _elem151.read(iprot)
+                        self.counts.append(_elem151)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.ungrouped = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.partial = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.full = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I32:
+                    self.group_leases_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I32:
+                    self.fair = Fairness(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.BOOL:
+                    self.paused = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListGroupsReply')
+        if self.groups is not None:
+            oprot.writeFieldBegin('groups', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.groups))
+            for iter152 in self.groups:
+                iter152.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.counts is not None:
+            oprot.writeFieldBegin('counts', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.counts))
+            for iter153 in self.counts:
+                iter153.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.ungrouped is not None:
+            oprot.writeFieldBegin('ungrouped', TType.I64, 3)
+            oprot.writeI64(self.ungrouped)
+            oprot.writeFieldEnd()
+        if self.partial is not None:
+            oprot.writeFieldBegin('partial', TType.BOOL, 4)
+            oprot.writeBool(self.partial)
+            oprot.writeFieldEnd()
+        if self.full is not None:
+            oprot.writeFieldBegin('full', TType.BOOL, 5)
+            oprot.writeBool(self.full)
+            oprot.writeFieldEnd()
+        if self.group_leases_max is not None:
+            oprot.writeFieldBegin('group_leases_max', TType.I32, 6)
+            oprot.writeI32(self.group_leases_max)
+            oprot.writeFieldEnd()
+        if self.fair is not None:
+            oprot.writeFieldBegin('fair', TType.I32, 7)
+            oprot.writeI32(Fairness[self.fair].value)
+            oprot.writeFieldEnd()
+        if self.paused is not None:
+            oprot.writeFieldBegin('paused', TType.BOOL, 8)
+            oprot.writeBool(self.paused)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class PeekRequest(object):
     """
     Attributes:
@@ -4199,10 +4873,10 @@ class PeekRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype122, _size119) = iprot.readListBegin()
-                    for _i123 in range(_size119):
-                        _elem124 = iprot.readI32()
-                        self.shards.append(_elem124)
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = iprot.readI32()
+                        self.shards.append(_elem159)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4247,8 +4921,8 @@ class PeekRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter125 in self.shards:
-                oprot.writeI32(iter125)
+            for iter160 in self.shards:
+                oprot.writeI32(iter160)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -4309,11 +4983,11 @@ class ItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype129, _size126) = iprot.readListBegin()
-                    for _i130 in range(_size126):
-                        _elem131 = ItemView()
-                        _elem131.read(iprot)
-                        self.items.append(_elem131)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = ItemView()
+                        _elem166.read(iprot)
+                        self.items.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4325,10 +4999,10 @@ class ItemsReply(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.cursors = []
-                    (_etype135, _size132) = iprot.readListBegin()
-                    for _i136 in range(_size132):
-                        _elem137 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.cursors.append(_elem137)
+                    (_etype170, _size167) = iprot.readListBegin()
+                    for _i171 in range(_size167):
+                        _elem172 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.cursors.append(_elem172)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4345,8 +5019,8 @@ class ItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter138 in self.items:
-                iter138.write(oprot)
+            for iter173 in self.items:
+                iter173.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -4356,8 +5030,8 @@ class ItemsReply(object):
         if self.cursors is not None:
             oprot.writeFieldBegin('cursors', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.cursors))
-            for iter139 in self.cursors:
-                oprot.writeString(iter139.encode('utf-8') if sys.version_info[0] == 2 else iter139)
+            for iter174 in self.cursors:
+                oprot.writeString(iter174.encode('utf-8') if sys.version_info[0] == 2 else iter174)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -4510,6 +5184,9 @@ class ExplainReply(object):
      - better_items: READY: the items of the topic that are delivered before it, on the called host; missing if they were not counted.
      - better_items_more: There are more than `better_items`: the host stops counting at a limit.
      - absent: No item of this namespace has this id, or has it any more.
+     - blockers: READY, in a topic with a policy for groups: the items of its group that must be settled, or delivered, before it; at most 10.
+     - group_items_before: READY, in a topic with a policy for groups: the READY items of its group that are known to come before it.
+     - groups_before: READY, in a fair topic: how many groups of the host have their turn before that of the item. Missing: its group has no turn now.
 
     """
 
@@ -4520,16 +5197,22 @@ class ExplainReply(object):
         'better_items',
         'better_items_more',
         'absent',
+        'blockers',
+        'group_items_before',
+        'groups_before',
     )
 
 
-    def __init__(self, item=None, reasons=None, remedies=None, better_items=None, better_items_more=None, absent=None,):
+    def __init__(self, item=None, reasons=None, remedies=None, better_items=None, better_items_more=None, absent=None, blockers=None, group_items_before=None, groups_before=None,):
         self.item = item
         self.reasons = reasons
         self.remedies = remedies
         self.better_items = better_items
         self.better_items_more = better_items_more
         self.absent = absent
+        self.blockers = blockers
+        self.group_items_before = group_items_before
+        self.groups_before = groups_before
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4549,20 +5232,20 @@ class ExplainReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.reasons = []
-                    (_etype143, _size140) = iprot.readListBegin()
-                    for _i144 in range(_size140):
-                        _elem145 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.reasons.append(_elem145)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reasons.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.remedies = []
-                    (_etype149, _size146) = iprot.readListBegin()
-                    for _i150 in range(_size146):
-                        _elem151 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.remedies.append(_elem151)
+                    (_etype184, _size181) = iprot.readListBegin()
+                    for _i185 in range(_size181):
+                        _elem186 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.remedies.append(_elem186)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4579,6 +5262,26 @@ class ExplainReply(object):
             elif fid == 6:
                 if ftype == TType.BOOL:
                     self.absent = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.LIST:
+                    self.blockers = []
+                    (_etype190, _size187) = iprot.readListBegin()
+                    for _i191 in range(_size187):
+                        _elem192 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.blockers.append(_elem192)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I64:
+                    self.group_items_before = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.I64:
+                    self.groups_before = iprot.readI64()
                 else:
                     iprot.skip(ftype)
             else:
@@ -4598,15 +5301,15 @@ class ExplainReply(object):
         if self.reasons is not None:
             oprot.writeFieldBegin('reasons', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.reasons))
-            for iter152 in self.reasons:
-                oprot.writeString(iter152.encode('utf-8') if sys.version_info[0] == 2 else iter152)
+            for iter193 in self.reasons:
+                oprot.writeString(iter193.encode('utf-8') if sys.version_info[0] == 2 else iter193)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.remedies is not None:
             oprot.writeFieldBegin('remedies', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.remedies))
-            for iter153 in self.remedies:
-                oprot.writeString(iter153.encode('utf-8') if sys.version_info[0] == 2 else iter153)
+            for iter194 in self.remedies:
+                oprot.writeString(iter194.encode('utf-8') if sys.version_info[0] == 2 else iter194)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.better_items is not None:
@@ -4620,6 +5323,21 @@ class ExplainReply(object):
         if self.absent is not None:
             oprot.writeFieldBegin('absent', TType.BOOL, 6)
             oprot.writeBool(self.absent)
+            oprot.writeFieldEnd()
+        if self.blockers is not None:
+            oprot.writeFieldBegin('blockers', TType.LIST, 7)
+            oprot.writeListBegin(TType.STRING, len(self.blockers))
+            for iter195 in self.blockers:
+                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.group_items_before is not None:
+            oprot.writeFieldBegin('group_items_before', TType.I64, 8)
+            oprot.writeI64(self.group_items_before)
+            oprot.writeFieldEnd()
+        if self.groups_before is not None:
+            oprot.writeFieldBegin('groups_before', TType.I64, 9)
+            oprot.writeI64(self.groups_before)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4687,10 +5405,10 @@ class CancelRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem159)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4721,8 +5439,8 @@ class CancelRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter160 in self.ids:
-                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
+            for iter202 in self.ids:
+                oprot.writeString(iter202.encode('utf-8') if sys.version_info[0] == 2 else iter202)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -4910,10 +5628,10 @@ class UpdateRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem166)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4950,8 +5668,8 @@ class UpdateRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter167 in self.ids:
-                oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
+            for iter209 in self.ids:
+                oprot.writeString(iter209.encode('utf-8') if sys.version_info[0] == 2 else iter209)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.change is not None:
@@ -5046,10 +5764,10 @@ class ItemFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem173)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5076,10 +5794,10 @@ class ItemFilter(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype177, _size174) = iprot.readListBegin()
-                    for _i178 in range(_size174):
-                        _elem179 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topics.append(_elem179)
+                    (_etype219, _size216) = iprot.readListBegin()
+                    for _i220 in range(_size216):
+                        _elem221 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topics.append(_elem221)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5105,8 +5823,8 @@ class ItemFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter180 in self.states:
-                oprot.writeI32(ItemState[iter180].value)
+            for iter222 in self.states:
+                oprot.writeI32(ItemState[iter222].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.priority_min is not None:
@@ -5128,8 +5846,8 @@ class ItemFilter(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 7)
             oprot.writeListBegin(TType.STRING, len(self.topics))
-            for iter181 in self.topics:
-                oprot.writeString(iter181.encode('utf-8') if sys.version_info[0] == 2 else iter181)
+            for iter223 in self.topics:
+                oprot.writeString(iter223.encode('utf-8') if sys.version_info[0] == 2 else iter223)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.group is not None:
@@ -5349,11 +6067,11 @@ class ListItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = ItemView()
-                        _elem187.read(iprot)
-                        self.items.append(_elem187)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = ItemView()
+                        _elem229.read(iprot)
+                        self.items.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5380,8 +6098,8 @@ class ListItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter188 in self.items:
-                iter188.write(oprot)
+            for iter230 in self.items:
+                iter230.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5461,10 +6179,10 @@ class ExtendHeldLeasesRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem194)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5500,8 +6218,8 @@ class ExtendHeldLeasesRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter195 in self.ids:
-                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
+            for iter237 in self.ids:
+                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.lease_ms is not None:
@@ -5601,10 +6319,10 @@ class CountItemsRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = iprot.readI32()
-                        self.shards.append(_elem201)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = iprot.readI32()
+                        self.shards.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5637,8 +6355,8 @@ class CountItemsRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter202 in self.shards:
-                oprot.writeI32(iter202)
+            for iter244 in self.shards:
+                oprot.writeI32(iter244)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5839,10 +6557,10 @@ class BulkRequest(object):
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = iprot.readI32()
-                        self.shards.append(_elem208)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = iprot.readI32()
+                        self.shards.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5897,8 +6615,8 @@ class BulkRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 8)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter209 in self.shards:
-                oprot.writeI32(iter209)
+            for iter251 in self.shards:
+                oprot.writeI32(iter251)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.move_to is not None:
@@ -6796,11 +7514,11 @@ class ListBulkJobsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.jobs = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = BulkJob()
-                        _elem215.read(iprot)
-                        self.jobs.append(_elem215)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = BulkJob()
+                        _elem257.read(iprot)
+                        self.jobs.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6817,8 +7535,8 @@ class ListBulkJobsReply(object):
         if self.jobs is not None:
             oprot.writeFieldBegin('jobs', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.jobs))
-            for iter216 in self.jobs:
-                iter216.write(oprot)
+            for iter258 in self.jobs:
+                iter258.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7026,10 +7744,10 @@ class ListDeadRequest(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = iprot.readI32()
-                        self.shards.append(_elem222)
+                    (_etype262, _size259) = iprot.readListBegin()
+                    for _i263 in range(_size259):
+                        _elem264 = iprot.readI32()
+                        self.shards.append(_elem264)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7070,8 +7788,8 @@ class ListDeadRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter223 in self.shards:
-                oprot.writeI32(iter223)
+            for iter265 in self.shards:
+                oprot.writeI32(iter265)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7140,10 +7858,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem229)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7174,8 +7892,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter230 in self.ids:
-                oprot.writeString(iter230.encode('utf-8') if sys.version_info[0] == 2 else iter230)
+            for iter272 in self.ids:
+                oprot.writeString(iter272.encode('utf-8') if sys.version_info[0] == 2 else iter272)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -7258,10 +7976,10 @@ class MoveItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem236)
+                    (_etype276, _size273) = iprot.readListBegin()
+                    for _i277 in range(_size273):
+                        _elem278 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem278)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7302,8 +8020,8 @@ class MoveItemsRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter237 in self.ids:
-                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
+            for iter279 in self.ids:
+                oprot.writeString(iter279.encode('utf-8') if sys.version_info[0] == 2 else iter279)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.topic is not None:
@@ -7469,11 +8187,11 @@ class MoveItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype241, _size238) = iprot.readListBegin()
-                    for _i242 in range(_size238):
-                        _elem243 = MoveOutcome()
-                        _elem243.read(iprot)
-                        self.outcomes.append(_elem243)
+                    (_etype283, _size280) = iprot.readListBegin()
+                    for _i284 in range(_size280):
+                        _elem285 = MoveOutcome()
+                        _elem285.read(iprot)
+                        self.outcomes.append(_elem285)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7490,8 +8208,8 @@ class MoveItemsReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter244 in self.outcomes:
-                iter244.write(oprot)
+            for iter286 in self.outcomes:
+                iter286.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7812,11 +8530,11 @@ class RestoreItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = RestoredItem()
-                        _elem250.read(iprot)
-                        self.items.append(_elem250)
+                    (_etype290, _size287) = iprot.readListBegin()
+                    for _i291 in range(_size287):
+                        _elem292 = RestoredItem()
+                        _elem292.read(iprot)
+                        self.items.append(_elem292)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7847,8 +8565,8 @@ class RestoreItemsRequest(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter251 in self.items:
-                iter251.write(oprot)
+            for iter293 in self.items:
+                iter293.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -8293,10 +9011,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype255, _size252) = iprot.readListBegin()
-                    for _i256 in range(_size252):
-                        _elem257 = iprot.readI32()
-                        self.shards.append(_elem257)
+                    (_etype297, _size294) = iprot.readListBegin()
+                    for _i298 in range(_size294):
+                        _elem299 = iprot.readI32()
+                        self.shards.append(_elem299)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8325,8 +9043,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter258 in self.shards:
-                oprot.writeI32(iter258)
+            for iter300 in self.shards:
+                oprot.writeI32(iter300)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8465,11 +9183,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype262, _size259) = iprot.readListBegin()
-                    for _i263 in range(_size259):
-                        _elem264 = NamespaceSettings()
-                        _elem264.read(iprot)
-                        self.namespaces.append(_elem264)
+                    (_etype304, _size301) = iprot.readListBegin()
+                    for _i305 in range(_size301):
+                        _elem306 = NamespaceSettings()
+                        _elem306.read(iprot)
+                        self.namespaces.append(_elem306)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8491,8 +9209,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter265 in self.namespaces:
-                iter265.write(oprot)
+            for iter307 in self.namespaces:
+                iter307.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8585,10 +9303,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem271)
+                    (_etype311, _size308) = iprot.readListBegin()
+                    for _i312 in range(_size308):
+                        _elem313 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem313)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8621,8 +9339,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter272 in self.topic_names:
-                oprot.writeString(iter272.encode('utf-8') if sys.version_info[0] == 2 else iter272)
+            for iter314 in self.topic_names:
+                oprot.writeString(iter314.encode('utf-8') if sys.version_info[0] == 2 else iter314)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8693,10 +9411,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype276, _size273) = iprot.readListBegin()
-                    for _i277 in range(_size273):
-                        _elem278 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem278)
+                    (_etype318, _size315) = iprot.readListBegin()
+                    for _i319 in range(_size315):
+                        _elem320 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem320)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8721,8 +9439,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter279 in self.permissions:
-                oprot.writeI32(Permission[iter279].value)
+            for iter321 in self.permissions:
+                oprot.writeI32(Permission[iter321].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8861,11 +9579,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype283, _size280) = iprot.readListBegin()
-                    for _i284 in range(_size280):
-                        _elem285 = Grant()
-                        _elem285.read(iprot)
-                        self.grants.append(_elem285)
+                    (_etype325, _size322) = iprot.readListBegin()
+                    for _i326 in range(_size322):
+                        _elem327 = Grant()
+                        _elem327.read(iprot)
+                        self.grants.append(_elem327)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8887,8 +9605,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter286 in self.grants:
-                iter286.write(oprot)
+            for iter328 in self.grants:
+                iter328.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8979,10 +9697,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype290, _size287) = iprot.readListBegin()
-                    for _i291 in range(_size287):
-                        _elem292 = iprot.readI32()
-                        self.shards.append(_elem292)
+                    (_etype332, _size329) = iprot.readListBegin()
+                    for _i333 in range(_size329):
+                        _elem334 = iprot.readI32()
+                        self.shards.append(_elem334)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9015,8 +9733,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter293 in self.shards:
-                oprot.writeI32(iter293)
+            for iter335 in self.shards:
+                oprot.writeI32(iter335)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -9186,11 +9904,11 @@ class TopicPolicy(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.weights = []
-                    (_etype297, _size294) = iprot.readListBegin()
-                    for _i298 in range(_size294):
-                        _elem299 = GroupWeight()
-                        _elem299.read(iprot)
-                        self.weights.append(_elem299)
+                    (_etype339, _size336) = iprot.readListBegin()
+                    for _i340 in range(_size336):
+                        _elem341 = GroupWeight()
+                        _elem341.read(iprot)
+                        self.weights.append(_elem341)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9224,8 +9942,8 @@ class TopicPolicy(object):
         if self.weights is not None:
             oprot.writeFieldBegin('weights', TType.LIST, 4)
             oprot.writeListBegin(TType.STRUCT, len(self.weights))
-            for iter300 in self.weights:
-                iter300.write(oprot)
+            for iter342 in self.weights:
+                iter342.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.order is not None:
@@ -9377,11 +10095,11 @@ class TopicPoliciesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.policies = []
-                    (_etype304, _size301) = iprot.readListBegin()
-                    for _i305 in range(_size301):
-                        _elem306 = TopicPolicy()
-                        _elem306.read(iprot)
-                        self.policies.append(_elem306)
+                    (_etype346, _size343) = iprot.readListBegin()
+                    for _i347 in range(_size343):
+                        _elem348 = TopicPolicy()
+                        _elem348.read(iprot)
+                        self.policies.append(_elem348)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9398,8 +10116,8 @@ class TopicPoliciesReply(object):
         if self.policies is not None:
             oprot.writeFieldBegin('policies', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.policies))
-            for iter307 in self.policies:
-                iter307.write(oprot)
+            for iter349 in self.policies:
+                iter349.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -9473,10 +10191,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype311, _size308) = iprot.readListBegin()
-                    for _i312 in range(_size308):
-                        _elem313 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem313)
+                    (_etype353, _size350) = iprot.readListBegin()
+                    for _i354 in range(_size350):
+                        _elem355 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem355)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9506,8 +10224,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter314 in self.regions:
-                oprot.writeString(iter314.encode('utf-8') if sys.version_info[0] == 2 else iter314)
+            for iter356 in self.regions:
+                oprot.writeString(iter356.encode('utf-8') if sys.version_info[0] == 2 else iter356)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -9995,11 +10713,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype318, _size315) = iprot.readListBegin()
-                    for _i319 in range(_size315):
-                        _elem320 = ShardInfo()
-                        _elem320.read(iprot)
-                        self.shards.append(_elem320)
+                    (_etype360, _size357) = iprot.readListBegin()
+                    for _i361 in range(_size357):
+                        _elem362 = ShardInfo()
+                        _elem362.read(iprot)
+                        self.shards.append(_elem362)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10021,8 +10739,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter321 in self.shards:
-                iter321.write(oprot)
+            for iter363 in self.shards:
+                iter363.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10518,11 +11236,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype325, _size322) = iprot.readListBegin()
-                    for _i326 in range(_size322):
-                        _elem327 = HostInfo()
-                        _elem327.read(iprot)
-                        self.hosts.append(_elem327)
+                    (_etype367, _size364) = iprot.readListBegin()
+                    for _i368 in range(_size364):
+                        _elem369 = HostInfo()
+                        _elem369.read(iprot)
+                        self.hosts.append(_elem369)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10544,8 +11262,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter328 in self.hosts:
-                iter328.write(oprot)
+            for iter370 in self.hosts:
+                iter370.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -10820,22 +11538,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype332, _size329) = iprot.readListBegin()
-                    for _i333 in range(_size329):
-                        _elem334 = HostInfo()
-                        _elem334.read(iprot)
-                        self.hosts.append(_elem334)
+                    (_etype374, _size371) = iprot.readListBegin()
+                    for _i375 in range(_size371):
+                        _elem376 = HostInfo()
+                        _elem376.read(iprot)
+                        self.hosts.append(_elem376)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype338, _size335) = iprot.readListBegin()
-                    for _i339 in range(_size335):
-                        _elem340 = ShardInfo()
-                        _elem340.read(iprot)
-                        self.shards.append(_elem340)
+                    (_etype380, _size377) = iprot.readListBegin()
+                    for _i381 in range(_size377):
+                        _elem382 = ShardInfo()
+                        _elem382.read(iprot)
+                        self.shards.append(_elem382)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10852,30 +11570,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype344, _size341) = iprot.readListBegin()
-                    for _i345 in range(_size341):
-                        _elem346 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem346)
+                    (_etype386, _size383) = iprot.readListBegin()
+                    for _i387 in range(_size383):
+                        _elem388 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem388)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype350, _size347) = iprot.readListBegin()
-                    for _i351 in range(_size347):
-                        _elem352 = iprot.readI32()
-                        self.removed_shards.append(_elem352)
+                    (_etype392, _size389) = iprot.readListBegin()
+                    for _i393 in range(_size389):
+                        _elem394 = iprot.readI32()
+                        self.removed_shards.append(_elem394)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype356, _size353) = iprot.readListBegin()
-                    for _i357 in range(_size353):
-                        _elem358 = iprot.readDouble()
-                        self.loads.append(_elem358)
+                    (_etype398, _size395) = iprot.readListBegin()
+                    for _i399 in range(_size395):
+                        _elem400 = iprot.readDouble()
+                        self.loads.append(_elem400)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -10896,15 +11614,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter359 in self.hosts:
-                iter359.write(oprot)
+            for iter401 in self.hosts:
+                iter401.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter360 in self.shards:
-                iter360.write(oprot)
+            for iter402 in self.shards:
+                iter402.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -10918,22 +11636,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter361 in self.removed_hosts:
-                oprot.writeString(iter361.encode('utf-8') if sys.version_info[0] == 2 else iter361)
+            for iter403 in self.removed_hosts:
+                oprot.writeString(iter403.encode('utf-8') if sys.version_info[0] == 2 else iter403)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter362 in self.removed_shards:
-                oprot.writeI32(iter362)
+            for iter404 in self.removed_shards:
+                oprot.writeI32(iter404)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter363 in self.loads:
-                oprot.writeDouble(iter363)
+            for iter405 in self.loads:
+                oprot.writeDouble(iter405)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11664,21 +12382,21 @@ class ListAuditReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.entries = []
-                    (_etype367, _size364) = iprot.readListBegin()
-                    for _i368 in range(_size364):
-                        _elem369 = AuditEntry()
-                        _elem369.read(iprot)
-                        self.entries.append(_elem369)
+                    (_etype409, _size406) = iprot.readListBegin()
+                    for _i410 in range(_size406):
+                        _elem411 = AuditEntry()
+                        _elem411.read(iprot)
+                        self.entries.append(_elem411)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.missing_hosts = []
-                    (_etype373, _size370) = iprot.readListBegin()
-                    for _i374 in range(_size370):
-                        _elem375 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.missing_hosts.append(_elem375)
+                    (_etype415, _size412) = iprot.readListBegin()
+                    for _i416 in range(_size412):
+                        _elem417 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem417)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11695,15 +12413,15 @@ class ListAuditReply(object):
         if self.entries is not None:
             oprot.writeFieldBegin('entries', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.entries))
-            for iter376 in self.entries:
-                iter376.write(oprot)
+            for iter418 in self.entries:
+                iter418.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.missing_hosts is not None:
             oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
-            for iter377 in self.missing_hosts:
-                oprot.writeString(iter377.encode('utf-8') if sys.version_info[0] == 2 else iter377)
+            for iter419 in self.missing_hosts:
+                oprot.writeString(iter419.encode('utf-8') if sys.version_info[0] == 2 else iter419)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -11894,11 +12612,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype381, _size378) = iprot.readListBegin()
-                    for _i382 in range(_size378):
-                        _elem383 = TopicUpdate()
-                        _elem383.read(iprot)
-                        self.topics.append(_elem383)
+                    (_etype423, _size420) = iprot.readListBegin()
+                    for _i424 in range(_size420):
+                        _elem425 = TopicUpdate()
+                        _elem425.read(iprot)
+                        self.topics.append(_elem425)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11915,11 +12633,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype387, _size384) = iprot.readListBegin()
-                    for _i388 in range(_size384):
-                        _elem389 = NamespaceReport()
-                        _elem389.read(iprot)
-                        self.namespace_reports.append(_elem389)
+                    (_etype429, _size426) = iprot.readListBegin()
+                    for _i430 in range(_size426):
+                        _elem431 = NamespaceReport()
+                        _elem431.read(iprot)
+                        self.namespace_reports.append(_elem431)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11941,11 +12659,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype393, _size390) = iprot.readListBegin()
-                    for _i394 in range(_size390):
-                        _elem395 = TopicRate()
-                        _elem395.read(iprot)
-                        self.topic_rates.append(_elem395)
+                    (_etype435, _size432) = iprot.readListBegin()
+                    for _i436 in range(_size432):
+                        _elem437 = TopicRate()
+                        _elem437.read(iprot)
+                        self.topic_rates.append(_elem437)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -11971,8 +12689,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter396 in self.topics:
-                iter396.write(oprot)
+            for iter438 in self.topics:
+                iter438.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -11986,8 +12704,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter397 in self.namespace_reports:
-                iter397.write(oprot)
+            for iter439 in self.namespace_reports:
+                iter439.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -12005,8 +12723,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter398 in self.topic_rates:
-                iter398.write(oprot)
+            for iter440 in self.topic_rates:
+                iter440.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.unavailable_shards is not None:
@@ -12540,6 +13258,54 @@ GetActiveTopicsReply.thrift_spec = (
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
     (3, TType.I32, 'unavailable_shards', None, None, ),  # 3
 )
+all_structs.append(ListGroupsRequest)
+ListGroupsRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
+    (3, TType.I32, 'order', None, None, ),  # 3
+    (4, TType.LIST, 'states', (TType.I32, None, False), None, ),  # 4
+    (5, TType.STRING, 'group', 'UTF8', None, ),  # 5
+    (6, TType.I32, 'limit', None, None, ),  # 6
+    (7, TType.I64, 'timeout_ms', None, None, ),  # 7
+    (8, TType.BOOL, 'forwarded', None, None, ),  # 8
+    (9, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 9
+)
+all_structs.append(GroupStats)
+GroupStats.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'group', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'shard', None, None, ),  # 2
+    (3, TType.I32, 'state', None, None, ),  # 3
+    (4, TType.I64, 'ready', None, None, ),  # 4
+    (5, TType.BOOL, 'ready_more', None, None, ),  # 5
+    (6, TType.I64, 'leased', None, None, ),  # 6
+    (7, TType.I64, 'backing_off', None, None, ),  # 7
+    (8, TType.I32, 'priority', None, None, ),  # 8
+    (9, TType.I64, 'oldest_ready_age_ms', None, None, ),  # 9
+    (10, TType.LIST, 'blockers', (TType.STRING, 'UTF8', False), None, ),  # 10
+    (11, TType.I64, 'resumes_in_ms', None, None, ),  # 11
+    (12, TType.I64, 'groups_before', None, None, ),  # 12
+    (13, TType.I32, 'weight', None, None, ),  # 13
+)
+all_structs.append(GroupCount)
+GroupCount.thrift_spec = (
+    None,  # 0
+    (1, TType.I32, 'state', None, None, ),  # 1
+    (2, TType.I64, 'groups', None, None, ),  # 2
+)
+all_structs.append(ListGroupsReply)
+ListGroupsReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'groups', (TType.STRUCT, [GroupStats, None], False), None, ),  # 1
+    (2, TType.LIST, 'counts', (TType.STRUCT, [GroupCount, None], False), None, ),  # 2
+    (3, TType.I64, 'ungrouped', None, None, ),  # 3
+    (4, TType.BOOL, 'partial', None, None, ),  # 4
+    (5, TType.BOOL, 'full', None, None, ),  # 5
+    (6, TType.I32, 'group_leases_max', None, None, ),  # 6
+    (7, TType.I32, 'fair', None, None, ),  # 7
+    (8, TType.BOOL, 'paused', None, None, ),  # 8
+)
 all_structs.append(PeekRequest)
 PeekRequest.thrift_spec = (
     None,  # 0
@@ -12577,6 +13343,9 @@ ExplainReply.thrift_spec = (
     (4, TType.I64, 'better_items', None, None, ),  # 4
     (5, TType.BOOL, 'better_items_more', None, None, ),  # 5
     (6, TType.BOOL, 'absent', None, None, ),  # 6
+    (7, TType.LIST, 'blockers', (TType.STRING, 'UTF8', False), None, ),  # 7
+    (8, TType.I64, 'group_items_before', None, None, ),  # 8
+    (9, TType.I64, 'groups_before', None, None, ),  # 9
 )
 all_structs.append(CancelRequest)
 CancelRequest.thrift_spec = (

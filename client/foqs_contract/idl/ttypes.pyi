@@ -39,6 +39,17 @@ class ItemState(IntEnum):
     LEASED = 3
     DEAD = 4
 
+class GroupState(IntEnum):
+    ELIGIBLE = 1
+    LEASED = 2
+    BACKING_OFF = 3
+    UNREAD = 4
+    IDLE = 5
+
+class GroupOrder(IntEnum):
+    SIZE = 1
+    AGE = 2
+
 class BulkAction(IntEnum):
     CANCEL = 1
     UPDATE = 2
@@ -326,6 +337,50 @@ class GetActiveTopicsReply(_Struct):
     unavailable_shards: int | None
     def __init__(self, topics: Sequence[TopicStats] | None = None, next_cursor: str | None = None, unavailable_shards: int | None = None) -> None: ...
 
+class ListGroupsRequest(_Struct):
+    namespace_name: bytes | None
+    topic: bytes | None
+    order: int | None
+    states: Sequence[int] | None
+    group: bytes | None
+    limit: int | None
+    timeout_ms: int | None
+    forwarded: bool | None
+    shards: Sequence[int] | None
+    def __init__(self, namespace_name: str | bytes | None = None, topic: str | bytes | None = None, order: int | None = None, states: Sequence[int] | None = None, group: str | bytes | None = None, limit: int | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, shards: Sequence[int] | None = None) -> None: ...
+
+class GroupStats(_Struct):
+    group: str | None
+    shard: int | None
+    state: int | None
+    ready: int | None
+    ready_more: bool | None
+    leased: int | None
+    backing_off: int | None
+    priority: int | None
+    oldest_ready_age_ms: int | None
+    blockers: Sequence[str] | None
+    resumes_in_ms: int | None
+    groups_before: int | None
+    weight: int | None
+    def __init__(self, group: str | None = None, shard: int | None = None, state: int | None = None, ready: int | None = None, ready_more: bool | None = None, leased: int | None = None, backing_off: int | None = None, priority: int | None = None, oldest_ready_age_ms: int | None = None, blockers: Sequence[str] | None = None, resumes_in_ms: int | None = None, groups_before: int | None = None, weight: int | None = None) -> None: ...
+
+class GroupCount(_Struct):
+    state: int | None
+    groups: int | None
+    def __init__(self, state: int | None = None, groups: int | None = None) -> None: ...
+
+class ListGroupsReply(_Struct):
+    groups: Sequence[GroupStats] | None
+    counts: Sequence[GroupCount] | None
+    ungrouped: int | None
+    partial: bool | None
+    full: bool | None
+    group_leases_max: int | None
+    fair: int | None
+    paused: bool | None
+    def __init__(self, groups: Sequence[GroupStats] | None = None, counts: Sequence[GroupCount] | None = None, ungrouped: int | None = None, partial: bool | None = None, full: bool | None = None, group_leases_max: int | None = None, fair: int | None = None, paused: bool | None = None) -> None: ...
+
 class PeekRequest(_Struct):
     namespace_name: bytes | None
     topic: bytes | None
@@ -358,7 +413,10 @@ class ExplainReply(_Struct):
     better_items: int | None
     better_items_more: bool | None
     absent: bool | None
-    def __init__(self, item: ItemView | None = None, reasons: Sequence[str] | None = None, remedies: Sequence[str] | None = None, better_items: int | None = None, better_items_more: bool | None = None, absent: bool | None = None) -> None: ...
+    blockers: Sequence[str] | None
+    group_items_before: int | None
+    groups_before: int | None
+    def __init__(self, item: ItemView | None = None, reasons: Sequence[str] | None = None, remedies: Sequence[str] | None = None, better_items: int | None = None, better_items_more: bool | None = None, absent: bool | None = None, blockers: Sequence[str] | None = None, group_items_before: int | None = None, groups_before: int | None = None) -> None: ...
 
 class CancelRequest(_Struct):
     namespace_name: bytes | None

@@ -61,5 +61,8 @@ def _explanation_row(item_id: str, found: Explanation) -> dict[str, Any]:
         "remedies": list(found.remedies),
         "better_items": found.better_items,
         "better_items_more": found.better_items_more,
+        "blockers": list(found.blockers),
+        "group_items_before": found.group_items_before,
+        "groups_before": found.groups_before,
         "item": None if found.item is None else view_row(found.item),
     }

@@ -20,6 +20,7 @@ from foqs.queue.port import PendingCall
 from foqs.queue.reads.filter_walk import start_of_shard
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.filters import parse_page
+from foqs.rpc.group_lists import merge_group_lists
 from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.methods import task_handler
 from foqs_contract.errors import (
@@ -76,6 +77,7 @@ class ScatterGather:
     def layer(self, method: ServerMethod) -> Handler:
         """See `Layer`. Raises ValueError for a call that has no merge."""
         merges: Mapping[str, Callable[[Call], Coroutine[Any, Any, Any]]] = {
+            "listGroups": self._list_groups,
             "peek": self._peek,
             "listDead": self._list_dead,
             "countItems": self._count_items,
@@ -95,6 +97,9 @@ class ScatterGather:
         return serve
 
     # ------------------------------------------------------------------- the calls
+
+    async def _list_groups(self, call: Call) -> ttypes.ListGroupsReply:
+        return merge_group_lists(await self._ask_owners(call, call.request), call.request)
 
     async def _peek(self, call: Call) -> ttypes.ItemsReply:
         request: ttypes.PeekRequest = call.request

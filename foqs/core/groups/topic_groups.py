@@ -143,6 +143,20 @@ class TopicGroups:
         """Return the groups in memory."""
         return [*self._groups.values()]
 
+    def some_groups(self, groups_max: int) -> list[Group]:
+        """Return at most so many groups in memory. In a fair topic, items without a group are among them."""
+        return [*islice(self._groups.values(), groups_max)]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the topic may have READY items that are not in memory, apart from those above the cuts of groups."""
+        return not self.is_read or self.boundary < ABOVE_ALL
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether no waiting item was read yet."""
+        return not self.is_read or self.boundary == BELOW_ALL
+
     def ungrouped_keys(self) -> Sequence[OrderKey]:
         """Return the keys of the known waiting items without a group, in order."""
         return self._ungrouped.keys
@@ -171,6 +185,15 @@ class TopicGroups:
         if key in group.returned:
             return group.heads[0], bisect_left(group.returned, key)
         return group.heads[0], len(group.returned) + bisect_left(group.waiting, key)
+
+    def items_before(self, name: str, key: OrderKey) -> int | None:
+        """Return how many known READY items of its group come before a READY item; None if its group is not in memory."""
+        group = self._groups.get(self._own_name(name, key))
+        if group is None:
+            return None
+        if key in group.returned:
+            return bisect_left(group.returned, key)
+        return len(group.returned) + bisect_left(group.waiting, key)
 
     def oldest_ms(self, groups_max: int) -> int | None:
         """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.

@@ -40,6 +40,7 @@ class ItemSnapshot:
         is_fair: the groups of its topic take turns.
         groups_before: of a fair topic, how many groups have their turn before that of its own; None if its own is not known yet.
         items_before: of a fair topic, the items of its group that are known to come first.
+        group_items_before: the READY items of its group that are known to come first; None if they are not known.
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
         is_better_count_exact: False if counting stopped at `better_count`.
@@ -67,6 +68,7 @@ class ItemSnapshot:
     is_fair: bool = False
     groups_before: int | None = None
     items_before: int = 0
+    group_items_before: int | None = None
     is_in_memory: bool = True
     better_count: int | None = 0
     is_better_count_exact: bool = True
@@ -243,6 +245,12 @@ def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Re
         f"{rule}, and {', '.join(shown)}{others} {come} first.",
         "Wait until that is settled, or see why it is not: " + snapshot.cli_command("explain", shown[0]),
     )
+    if row.item_group is not None and snapshot.group_items_before:
+        items = counted(snapshot.group_items_before, "known ready item")
+        explanation.add(
+            f"Of its group, {items} {'comes' if snapshot.group_items_before == 1 else 'come'} before it.",
+            "See its group: " + snapshot.cli_command("topic groups", row.topic, "--group", row.item_group.decode()),
+        )
 
 
 def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:

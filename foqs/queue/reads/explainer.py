@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from foqs.core.items.explanation import ItemSnapshot, explain
+from foqs.core.items.explanation import HOLDERS_SHOWN_MAX, ItemSnapshot, explain
 from foqs.core.items.item import OrderKey, Row, State, TopicName, format_id, unpack_order_key
 from foqs.core.memory.demand import Demand
 from foqs.queue.host_state import HostState
@@ -93,6 +93,7 @@ class Explainer:
             is_fair=is_fair,
             groups_before=None if head is None else self._groups_before(topic, head),
             items_before=items_before,
+            group_items_before=shard.memory.group_items_before(row) if row is not None and is_ready else None,
             group_limit=None if hold is None else hold[0],
             group_holders=() if hold is None else [format_id(shard_number, each) for each in hold[1]],
             now_ms=shard.now_ms(),
@@ -162,4 +163,14 @@ def _item_explanation(snapshot: ItemSnapshot, item: ItemDetails | None) -> ItemE
     is_ready = snapshot.row is not None and snapshot.row.state is State.READY
     better, is_more = (snapshot.better_count, not snapshot.is_better_count_exact) if is_ready else (None, False)
     is_absent = item is None and snapshot.read_error is None
-    return ItemExplanation(item, reasons, explanation.remedies, better, is_more, is_absent)
+    return ItemExplanation(
+        item,
+        reasons,
+        explanation.remedies,
+        better,
+        is_more,
+        is_absent,
+        snapshot.group_holders[:HOLDERS_SHOWN_MAX],
+        snapshot.group_items_before,
+        snapshot.groups_before,
+    )

@@ -14,6 +14,7 @@ from foqs.queue.call_limits import CallLimits
 from foqs.queue.host_state import HostState
 from foqs.queue.owned_shards import OwnedShards
 from foqs.queue.port import (
+    GroupList,
     ItemDetails,
     ItemExplanation,
     ItemTotals,
@@ -22,10 +23,12 @@ from foqs.queue.port import (
     ShardListing,
     ShardPage,
     TopicStats,
+    WantedGroups,
 )
 from foqs.queue.quota import Quota
 from foqs.queue.reads.counting import count_matching, count_page
 from foqs.queue.reads.explainer import Explainer
+from foqs.queue.reads.group_lists import list_groups
 from foqs.queue.reads.item_details import read_item
 from foqs.queue.reads.listings import ListedShards, list_topics
 from foqs.queue.reads.matching import list_matching
@@ -74,6 +77,9 @@ class HostReads:
             raise Unavailable("no shard of this host is served now; try again", retry_after_ms=500)
         is_lagging = any(shard.counts.is_lagging for shard in shards)
         return ListedShards(shards, is_partial=len(shards) < len(self._shards.statuses), is_lagging=is_lagging)
+
+    async def list_groups(self, wanted: WantedGroups, shards: Collection[int] | None = None) -> GroupList:
+        return await list_groups(self._shards.get_all(shards), self._shards.served, self._namespaces, wanted)
 
     async def peek(
         self,

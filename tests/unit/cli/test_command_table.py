@@ -22,6 +22,8 @@ from foqs_client import (
     Explanation,
     FoqsError,
     Grant,
+    Group,
+    GroupList,
     Host,
     InvalidArgument,
     ItemFilter,
@@ -69,6 +71,16 @@ JOB = BulkJob(
     changed_at_ms=1_700_000_001_000,
     ended_at_ms=None,
 )
+GROUPS = GroupList(
+    groups=[Group("Ada", 1, "leased", 2, False, 1, 0, 0, 5_000, ("1-7",), None, None, None)],
+    counts={"leased": 1},
+    ungrouped=0,
+    partial=False,
+    full=False,
+    group_leases_max=1,
+    fair=None,
+    paused=False,
+)
 ENTRY = AuditEntry(1_700_000_000_000, "ops", "console", "purgeTopic", "default", "topic=mail", "UNAVAILABLE", "host1")
 DOCUMENT = json.dumps({"format": 1, "version": 1, "namespaces": {}})
 
@@ -85,6 +97,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "topic resume": ("mail", "resume_topic", None),
     "topic policy": ("mail --group-leases-max 1", "set_topic_policy", None),
     "topic policies": ("", "topic_policies", [TopicPolicy("mail", 1)]),
+    "topic groups": ("mail", "groups", GROUPS),
     "topic purge": ("mail --yes", "purge_topic", 3),
     "item show": ("0-7", "item", VIEW),
     "item list": ("0 --topic mail", "list_items", ItemPage([VIEW], None, 1)),

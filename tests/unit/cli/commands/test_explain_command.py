@@ -53,6 +53,7 @@ def test_explain_writes_every_field_as_json(run: Run, client: FakeClient) -> Non
         3,
         False,
     )
+    assert (row["blockers"], row["group_items_before"], row["groups_before"]) == ([], None, None)
     assert (row["reasons"][0], row["remedies"], row["absent"]) == ("It is ready.", ["Resume it."], False)
     assert json.loads(run("explain", "0-7", "-o", "jsonl").stdout) == row
 

@@ -299,6 +299,7 @@ def test_a_layout_that_lost_its_shards_is_no_cluster_without_items() -> None:
             await layout_changes.remove_shard(world.administrator, number, force=True)
         await world.until(lambda: not one.membership.tier_shards())
         calls = {
+            "listGroups": ttypes.ListGroupsRequest("default", "t"),
             "peek": ttypes.PeekRequest("default", "t"),
             "listDead": ttypes.ListDeadRequest("default"),
             "countItems": ttypes.CountItemsRequest("default", only("t")),

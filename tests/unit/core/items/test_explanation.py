@@ -56,6 +56,8 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (READY, {"is_paused": True}, "Its topic is paused: no item of it is delivered until", "foqs topic resume t"),
         (READY, {"is_reserved": True}, "It is being delivered at this moment.", "Ask again"),
         (READY, {"group_limit": 3, "group_holders": ["2-1", "2-2"]}, "3 delivered items of a group at once, and 2-1, 2-2 come first", "foqs explain 2-1"),
+        (GROUPED, {"group_limit": 1, "group_holders": ["2-1"], "group_items_before": 1}, "Of its group, 1 known ready item comes before it.", "foqs topic groups t --group Ada"),
+        (GROUPED, {"group_limit": 1, "group_holders": ["2-1"], "group_items_before": 63}, "Of its group, 63 known ready items come before it.", "foqs explain 2-1"),
         (READY, {"group_limit": 1, "group_holders": ["2-1"] * 12}, "2-1 and 2 more come first", "foqs explain 2-1"),
         (READY, {"group_limit": 1}, "it has no room: as many groups of such topics are under delivery as fit", "foqs_group_limit_units"),
         (READY, {"group_limit": 1, "waiter_count": 0}, "No consumer waits for its topic", "Have a consumer"),
