@@ -28,6 +28,7 @@ from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES, CLUSTER_PARTS
 from foqs.console.console_server import ConsoleServer
 from foqs.console.failing_logins import FailingLogins
+from foqs.console.group_pages import GROUP_PAGES, GROUP_PARTS
 from foqs.console.item_pages import ITEM_PAGES
 from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
@@ -66,6 +67,7 @@ Serve: TypeAlias = Callable[[PageRequest], Awaitable[web.StreamResponse]]
 _PAGES: Final[Mapping[str, Serve]] = {
     **OVERVIEW_PAGES,
     **TOPIC_PAGES,
+    **GROUP_PAGES,
     **ITEM_PAGES,
     **BULK_PAGES,
     **NAMESPACE_PAGES,
@@ -73,7 +75,7 @@ _PAGES: Final[Mapping[str, Serve]] = {
     **AUDIT_PAGES,
 }
 """The pages by path. A page serves both GET and POST if it has a form."""
-_PARTS: Final[Mapping[str, LivePart]] = {**OVERVIEW_PARTS, **TOPIC_PARTS, **CLUSTER_PARTS}
+_PARTS: Final[Mapping[str, LivePart]] = {**OVERVIEW_PARTS, **TOPIC_PARTS, **GROUP_PARTS, **CLUSTER_PARTS}
 """The parts that are kept up to date, by the path of their page."""
 _STATUS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,

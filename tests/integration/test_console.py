@@ -129,6 +129,28 @@ def test_the_page_of_a_topic_shows_the_rules_for_its_groups(host: OpenHost, brow
     assert "leases of a group" not in page
 
 
+def test_the_page_of_groups_says_what_holds_each_back(host: OpenHost, browser: Browser) -> None:
+    put(host, Item("lines", group="ada"))
+    assert "has no policy for groups" in browser.get("/groups", topic="lines").text
+    calls(host, lambda client: client.set_topic_policy(TopicPolicy("lines", group_leases_max=1)))
+    put(host, Item("lines", group="ada"), Item("lines", group="bob", priority=7))
+    assert "Its groups" in browser.get("/topic", topic="lines").text
+    [held] = calls(host, lambda client: client.dequeue({"lines": 1}, wait_ms=5_000))
+    page = browser.get("/groups", topic="lines")
+    assert "leased 1 eligible 1" in page.text or "eligible 1 leased 1" in page.text
+    assert "ada leased 1 1 0 " in page.text
+    assert f"id={held.id}" in page.body
+    assert "bob eligible 1 0 7" in page.text
+    leased = browser.get("/groups", topic="lines", state="leased", by="age").text
+    assert "ada leased" in leased
+    assert "bob eligible" not in leased
+    alone = browser.get("/groups", topic="lines", group="bob")
+    assert "bob eligible" in alone.text
+    assert "ada leased" not in alone.text
+    assert "This group is not in memory" in browser.get("/groups", topic="lines", group="eve").text
+    assert "/groups?namespace=default&amp;topic=lines&amp;group=ada" in browser.get("/item", id=held.id).body
+
+
 def test_a_topic_is_paused_resumed_and_purged(host: OpenHost, browser: Browser) -> None:
     best, other = put(host, Item("line", priority=-1), Item("line", priority=3))
     page = browser.get("/topic", topic="line")
@@ -232,6 +254,9 @@ def test_the_cluster_page_shows_hosts_and_shards(host: OpenHost, browser: Browse
     [
         ("/topic", 400, "topic: this is missing"),
         ("/topic?topic=x&state=odd", 400, "use one of ready"),
+        ("/groups", 400, "topic: this is missing"),
+        ("/groups?topic=x&by=odd", 400, "use one of size, age"),
+        ("/groups?topic=x&state=odd", 400, "use one of eligible"),
         ("/item?id=odd", 400, "id"),
         ("/topics?namespace=absent", 404, "absent"),
         ("/topics?namespace=absent&order=ready", 404, "absent"),
@@ -285,6 +310,7 @@ def test_markup_in_names_payloads_and_metadata_stays_text(host: OpenHost, browse
         browser.post("/topic", namespace=SCRIPT, topic=SCRIPT, action="purge"),
         browser.get("/topics", namespace=SCRIPT),
         browser.get("/topic", namespace=SCRIPT, topic=SCRIPT),
+        browser.get("/groups", namespace=SCRIPT, topic=SCRIPT, group=SCRIPT),
         browser.get("/item", namespace=SCRIPT, id=item_id),
         browser.get("/dead", namespace=SCRIPT, topic=SCRIPT),
         browser.get("/namespaces"),
@@ -525,6 +551,7 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
         orders.get("/topics", namespace="secret"),
         orders.get("/topics", namespace="secret", order="ready"),
         orders.get("/topic", namespace="secret", topic="hidden"),
+        orders.get("/groups", namespace="secret", topic="hidden"),
         orders.get("/item", namespace="secret", id=hidden),
         orders.get("/topic", namespace="secret", topic="hidden", state="ready"),
         orders.get("/dead", namespace="secret"),

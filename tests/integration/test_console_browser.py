@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, expect
 
-from foqs_client import Item
+from foqs_client import Item, TopicPolicy
 from tests.integration.test_console import OpenHost, calls, kill_items, put
 from tests.support.browser_thread import CALL_S, BrowserHangs, BrowserThread
 from tests.support.console import Browser as Console
@@ -34,6 +34,8 @@ PAGES = (
     "/topic?topic=mail",
     "/topic?topic=mail&state=deferred&unit=minute",
     "/topic?topic=absent",
+    "/groups?topic=mail",
+    "/groups?topic=turns",
     "/item?id={item}",
     "/item?id={dead}",
     "/dead",
@@ -174,6 +176,9 @@ def filled_pages(host: OpenHost) -> list[str]:
     """Return the pages of a host that has items of each kind, with long names and errors."""
     (item,) = put(host, Item("mail", b"payload", metadata=b"meta" * 250, delay_ms=3_600_000))
     put(host, *[Item("mail", b"x")] * 3, *[Item("a-long-name." * 20, b"x")] * 2)
+    calls(host, lambda client: client.set_topic_policy(TopicPolicy("turns", 1, "items", {"a-long-name." * 20: 3})))
+    put(host, *[Item("turns", group=name) for name in ("a-long-name." * 20, "ada", "ada")])
+    calls(host, lambda client: client.dequeue({"turns": 2}, wait_ms=5_000))
     (dead,) = kill_items(host, "sad", 1, b"failed: ConnectionRefusedError: [Errno 111] Connect call failed")
     return [path.format(item=item, dead=dead) for path in PAGES]
 
