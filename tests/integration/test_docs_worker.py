@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Item, SyncClient
+from foqs_client import Item, SyncClient, TopicPolicy
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost
 
@@ -93,8 +93,28 @@ def test_the_example_of_items_that_follow_adds_them(tmp_path: Path, host: Restar
     )
 
 
+def test_the_example_that_needs_order_runs_with_its_policy_only(
+    tmp_path: Path, host: RestartableHost, client: SyncClient
+) -> None:
+    (tmp_path / "jobs.py").write_text(EXAMPLES[2].replace(ADDRESS, host.address))
+    client.enqueue([Item("orders", b"%d" % number, group="Ada") for number in range(3)])
+    for command in (
+        [str(PROGRAM), "worker", "jobs:worker"],
+        [str(PROGRAM), "worker", "jobs:book", "--topic", "orders", "--group-leases-max", "1"],
+    ):
+        refused = subprocess.run(
+            command, cwd=tmp_path, env=environment(host), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert "the policy of orders allows any number" in refused.stderr
+    client.set_topic_policy(TopicPolicy("orders", group_leases_max=1))
+    out, _ = run_until_empty([str(PROGRAM), "worker", "jobs:worker"], tmp_path, host, client)
+    booked = [line for line in out.splitlines() if line.startswith("booked")]
+    assert booked == ["booked Ada b'0'", "booked Ada b'1'", "booked Ada b'2'"]
+
+
 def test_the_example_of_a_consumer_in_its_own_program_runs(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(EXAMPLES[2])
+    (tmp_path / "own.py").write_text(EXAMPLES[3])
     done = subprocess.run(
         [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )

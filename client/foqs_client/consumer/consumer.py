@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
 from foqs_client.consumer.begin_pauses import BeginPauses
+from foqs_client.consumer.declared_limit import DeclaredLimit
 from foqs_client.consumer.failure_backoff import FailureBackoff
 from foqs_client.consumer.handler_outcome import (
     RELEASED,
@@ -91,6 +92,9 @@ class Consumer:
         weights: by topic or pattern: how many items are dequeued for one item of a topic of
             weight 1, the default.
         lease_ms: replaces the lease durations of the items. Leases are renewed while handlers run.
+        group_leases_max: the most leased items of a group that the handler is made for; 1: strict order. The policies of
+            the topics, which must have no patterns, must allow no more: else `run` raises InvalidArgument before it
+            dequeues, or stops within ten seconds after a policy was changed. None: nothing is compared.
         stop_timeout_s: how long a stop waits for running handlers, in seconds.
         cancel_lost: cancel an async handler whose lease has ended. False: it only sees `job.lost`.
         discover_s: the pause between two searches for topics, in seconds.
@@ -115,6 +119,7 @@ class Consumer:
         processes: int = 0,
         weights: Mapping[str, float] = MappingProxyType({}),
         lease_ms: int | None = None,
+        group_leases_max: int | None = None,
         stop_timeout_s: float = 30.0,
         cancel_lost: bool = True,
         discover_s: float = 0.5,
@@ -143,6 +148,15 @@ class Consumer:
         self._is_outage_logged = False
         self._dequeue_backoff = FailureBackoff("dequeue", _log_failure, rng)
         backoff = FailureBackoff("topic discovery", _log_failure, rng)
+        self._declared_limit: DeclaredLimit | None = None
+        if group_leases_max is not None:
+            self._declared_limit = DeclaredLimit(
+                client,
+                selection.exact_topics,
+                group_leases_max,
+                FailureBackoff("reading of policies", _log_failure, rng),
+                has_patterns=bool(selection.prefixes),
+            )
         self._begin_pauses = BeginPauses(_log_failure, rng)
         self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, backoff, discover_s, rng)
         self._wake = asyncio.Event()
@@ -203,20 +217,25 @@ class Consumer:
 
         Raises:
             CannotStart: a worker process cannot be started.
+            InvalidArgument: the policy of a topic allows more leases of a group than `group_leases_max`.
+            NotImplementedYet: with `group_leases_max`, the host is of an older version.
             Exception: an internal error of the consumer or of the client. Errors of hosts are
                 retried, errors of handlers nack their items; neither is raised.
         """
         self._loop = asyncio.get_running_loop()
         try:
             await self._start()
-            discovery = self._spawn(self._discovery.run())
+            searches = [self._spawn(self._discovery.run())]
+            if self._declared_limit is not None and not self._stopping.is_set():
+                searches.append(self._spawn(self._declared_limit.run()))
             while not self._stopping.is_set() and self._failure is None:
                 self._start_dequeues()
                 await self._wake.wait()
                 for _ in range(HANDLER_TURNS):
                     await asyncio.sleep(0)
                 self._wake.clear()
-            discovery.cancel()
+            for search in searches:
+                search.cancel()
             await self._end_items()
         finally:
             await self._close()
@@ -225,8 +244,8 @@ class Consumer:
         return self.counts
 
     async def _start(self) -> None:
-        """Wait until the runner is ready, or until a stop: a process that does not start must not delay it."""
-        starting, stopping = asyncio.ensure_future(self._runner.start()), asyncio.ensure_future(self._stopping.wait())
+        """Wait until the work may begin, or until a stop: a process that does not start must not delay it."""
+        starting, stopping = asyncio.ensure_future(self._prepare()), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -235,6 +254,11 @@ class Consumer:
             stopping.cancel()
             starting.cancel()
             await asyncio.gather(starting, stopping, return_exceptions=True)
+
+    async def _prepare(self) -> None:
+        if self._declared_limit is not None:
+            await self._declared_limit.check()
+        await self._runner.start()
 
     def _start_dequeues(self) -> None:
         """Start dequeues without a wait for hot topics; if there are none, start one long poll."""

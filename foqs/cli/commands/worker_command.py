@@ -58,6 +58,12 @@ def _refuse_drain_timeout(context: click.Context, parameter: click.Parameter, va
     default=None,
     help="Worker processes, for functions that need much CPU.",
 )
+@click.option(
+    "--group-leases-max",
+    type=click.IntRange(1),
+    default=None,
+    help="The most leased items of a group that the handler is made for; the policies must allow no more.",
+)
 @click.option("--lease", type=DURATION, default=None, help="Overrides the leases of the items.")
 @click.option(
     "--stop-timeout",
