@@ -128,6 +128,18 @@ SAMPLED_METRICS: Final = (
         "namespace",
         "topic",
     ),
+    _gauge(
+        "topic_groups",
+        "Groups in memory of those of these topics whose policy has rules for groups, in fair topics with the items without a group; all other topics together are `other`",
+        "namespace",
+        "topic",
+    ),
+    _gauge(
+        "topic_deliverable_items",
+        "READY items that no group holds back, of those of these topics whose policy limits the leases of a group; as far as they are in memory, and 1 while there may be one",
+        "namespace",
+        "topic",
+    ),
     _counter(
         "topic_acked_items",
         "Acked items of these topics, each since it has a series of its own; acks of all others are `other`",

@@ -112,6 +112,7 @@ class HostSampler:
         now_s = self._stopwatch_s()
         named = self._named_topics.update(items, now_s)
         _add_topic_samples(samples, shards, named)
+        _add_group_samples(samples, shards, named)
         acked, acked_rest = self._named_topics.acked_items()
         samples["foqs_topic_acked_items"] += [*acked.items(), (OTHER_TOPICS, acked_rest)]
         _add_order_samples(samples, engine.queue.order_meter.samples, named, now_s)
@@ -216,6 +217,21 @@ def _add_topic_samples(samples: _SampleLists, shards: list[OwnedShard], named: S
     age_ms = _oldest_ready_age_ms(shards)
     if age_ms > oldest_ms:
         samples["foqs_topic_oldest_ready_age_seconds"].append((OTHER_TOPICS, age_ms / 1_000))
+
+
+def _add_group_samples(samples: _SampleLists, shards: list[OwnedShard], named: Sequence[TopicName]) -> None:
+    """Add the groups of the named topics that have rules for groups, and what their groups do not hold back."""
+    rest = sum([len(groups) for shard in shards for groups in shard.memory.limited_topics.values()])
+    for topic in named:
+        memories = [shard.memory for shard in shards if topic in shard.memory.limited_topics]
+        if memories:
+            groups = sum([len(memory.limited_topics[topic]) for memory in memories])
+            rest -= groups
+            samples["foqs_topic_groups"].append((topic, groups))
+            if any(topic in memory.limited_names for memory in memories):
+                deliverable = sum([memory.deliverable_count(topic) for memory in memories])
+                samples["foqs_topic_deliverable_items"].append((topic, deliverable))
+    samples["foqs_topic_groups"].append((OTHER_TOPICS, rest))
 
 
 def _add_order_samples(samples: _SampleLists, order: OrderSamples, named: Sequence[TopicName], now_s: float) -> None:

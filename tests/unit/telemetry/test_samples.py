@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
@@ -26,6 +27,7 @@ from foqs.telemetry.samples import HostSampler
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_limits
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.inner_parts import writer_of
+from tests.unit.shard.test_limited_topics import grouped, set_rules
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ONE = engine_settings(1)
@@ -93,6 +95,7 @@ def test_every_sampled_metric_of_a_serving_host_has_a_value() -> None:
     async def story(world: World) -> None:
         world.facts, world.journal = NullObserver(), JournalSettings(1_000, 100, world.clock.monotonic_ms)
         engine = await world.engine(ONE)
+        set_rules(engine, {"t": GroupRules(1)})
         await Caller(world, engine).put(count=2)
         await world.pass_s(2)
         await Caller(world, engine).get()
@@ -160,6 +163,42 @@ def test_samples_match_the_state_of_the_host() -> None:
         assert found["foqs_timer_watermark_age_seconds", "1"] >= 2
         assert found["foqs_timer_overdue_seconds", "1"] == 0
         assert found["foqs_row_cache_bytes", "written"] > 0
+
+    run_in_world(story)
+
+
+def test_groups_of_named_topics_are_shown_and_others_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        monkeypatch.setattr(named_topics, "LEADERS", 2)
+        engine = await world.counted_engine(engine_settings(1, 2))
+        set_rules(
+            engine,
+            {
+                "strict": GroupRules(1),
+                "fair": GroupRules(fair=Fairness.ITEMS),
+                "small": GroupRules(2),
+                "none": GroupRules(3),
+            },
+        )
+        caller = Caller(world, engine)
+        for topic, group_count, items in (("strict", 6, 30), ("fair", 5, 20), ("plain", 4, 10), ("small", 3, 3)):
+            await caller.enqueue([grouped(f"group {n % group_count}", topic) for n in range(items)])
+        for _ in range(3):
+            for topic in ("strict", "fair", "small"):
+                await caller.get(topic)
+            await world.pass_s(1)
+        found = shown(engine)
+
+        def values(name: str) -> dict[str, float]:
+            return {labels[-1]: value for (metric, *labels), value in found.items() if metric == name}
+
+        groups = [shard.memory.limited_topics for shard in engine.shards.values()]
+        assert values("foqs_topic_groups") == {
+            "strict": 6,
+            "fair": sum(len(each["default", "fair"]) for each in groups),
+            "other": sum(len(each["default", "small"]) for each in groups),
+        }
+        assert values("foqs_topic_deliverable_items") == {"strict": 3}, "three of six groups have a leased item"
 
     run_in_world(story)
 
