@@ -27,7 +27,9 @@ CREDIT_TURNS_MAX: Final = 4
 _LEASE_S_FIRST: Final = 1.0
 """The mean lease before one has ended."""
 _LEASES_FIRST: Final = 0.1
-"""As how many leases this counts afterwards: few, so that the mean of short leases is soon theirs, but a first one alone does not decide."""
+"""As how many leases this counts afterwards: few, so that the mean is soon that of real ones."""
+_LEASES_FEW: Final = 20
+"""Up to this many, a lease counts for the mean by which it is charged. Else the first ones, far from a second, would be debts."""
 _LEASE_S_MIN: Final = 0.001
 """The least mean."""
 _LEASES_COUNTED: Final = 1_000
@@ -74,7 +76,7 @@ class TopicTurns:
 
     def add(self, group: Group) -> None:
         """Note that a group enters the memory. A debt that it has left is its own again."""
-        group.turn = self._debts.take(self._debtor, group.name) if self.by_time else 0
+        group.turn = self._debts.take_turn(self._debtor, group.name) if self.by_time else 0
         group.accounted_s = self._stopwatch_s() if self.by_time else 0.0
 
     def remove(self, group: Group) -> None:
@@ -129,9 +131,12 @@ class TopicTurns:
         if held_s or ended:
             cost, returned = self.cost(group.name), min(ended, group.advances)
             group.advances -= returned
-            moved = int(cost * (held_s / self._mean_lease_s - returned))
-            group.turn = max(0, min(group.turn + moved, self.served + DEBT_TURNS_MAX * cost))
+            mean_s = self._mean_lease_s
             self._count(held_s, ended)
+            if self._ended_leases < _LEASES_FEW:
+                mean_s = self._mean_lease_s
+            moved = int(cost * (held_s / mean_s - returned))
+            group.turn = max(0, min(group.turn + moved, self.served + DEBT_TURNS_MAX * cost))
         group.accounted_s, group.busy, group.held = now_s, busy, len(group.leased)
 
     @property

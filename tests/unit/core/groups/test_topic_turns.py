@@ -177,9 +177,19 @@ def test_groups_hold_leases_for_equal_times(consumers: int) -> None:
     assert spread(Consumers(COSTS, by_time=True).work(1_500.0, consumers)) < 1.35
 
 
+@pytest.mark.parametrize("lease_s", [0.01, 1.0, 60.0, 600.0])
+@pytest.mark.parametrize(("groups", "consumers"), [(20, 10), (5, 10), (2, 10)])
+def test_equal_leases_give_equal_turns_from_the_first_one_on(lease_s: float, groups: int, consumers: int) -> None:
+    held = Consumers({f"g{n}": lease_s for n in range(groups)}, by_time=True).work(
+        lease_s * 40 * groups / consumers, consumers
+    )
+    counts = [round(each / lease_s) for each in held.values()]
+    assert max(counts) - min(counts) <= 8, counts
+
+
 @pytest.mark.parametrize("lease_s", [30.0, 100.0])
 def test_group_whose_leases_take_a_hundred_times_longer_has_no_more_of_the_time(lease_s: float) -> None:
-    held = Consumers({"long": lease_s, "a": 1.0, "b": 1.0, "c": 1.0}, by_time=True).work(3_000.0)
+    held = Consumers({"long": lease_s, "a": 1.0, "b": 1.0, "c": 1.0}, by_time=True).work(10_000.0)
     assert 0.22 < held["long"] / sum(held.values()) < 0.28
 
 
