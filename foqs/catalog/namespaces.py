@@ -220,10 +220,9 @@ class Namespaces:
 
 
 def _group_rules(namespace: NamespaceRecord) -> Iterator[tuple[str, GroupRules]]:
-    """Yield the topics of a namespace that have rules for groups, and these. A policy comes before what a queue says."""
-    for topic, policy in namespace.policies.items():
-        if (rules := policy.rules) is not None:
-            yield topic, rules
+    """Yield the topics of a namespace that have rules for groups, and these. A policy with some comes before what a queue says."""
+    own = {topic: rules for topic, policy in namespace.policies.items() if (rules := policy.rules) is not None}
+    yield from own.items()
     for topic, queue in namespace.queues.items():
-        if queue.is_fair and topic not in namespace.policies:
+        if queue.is_fair and topic not in own:
             yield topic, FAIR_QUEUE

@@ -7,7 +7,7 @@ Pure; knows nothing of the meaning of attributes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -42,3 +42,16 @@ def change_queue(document: Document, namespace_name: str, name: str, change: Que
             )
         queues[name] = after
     return with_namespace(document, namespace_name, replace(namespace, queues=queues))
+
+
+def mark_fair(document: Document, namespace_name: str, names: Collection[str]) -> Document:
+    """Let the groups of queues take turns. Queues that do not exist any more are ignored. Raises `NamespaceNotFound`."""
+    namespace = find_namespace(document, namespace_name)
+    marked = {
+        name: replace(entry, is_fair=True)
+        for name in names
+        if (entry := namespace.queues.get(name)) is not None and not entry.is_fair
+    }
+    if not marked:
+        return document
+    return with_namespace(document, namespace_name, replace(namespace, queues={**namespace.queues, **marked}))

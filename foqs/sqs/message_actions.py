@@ -161,14 +161,15 @@ class MessageActions:
     ) -> list[_Sent | SqsError]:
         """Enqueue messages, and return for each what the reply says of its item, or the error."""
         self._directory.check_order(queue)
-        if any(message.item.group is not None for message in messages):
-            self._directory.let_groups_take_turns(queue)
         enqueue = ttypes.EnqueueRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             items=[message.item for message in messages],
         )
         reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.principal)
         results = [_sent(result, is_fifo=queue.is_fifo) for result in (reply.results or ())[: len(messages)]]
+        sent = [message for message, result in zip(messages, results, strict=False) if not isinstance(result, SqsError)]
+        if any(message.item.group is not None for message in sent):
+            self._directory.let_groups_take_turns(queue)
         missing: list[_Sent | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
         return results + missing
 

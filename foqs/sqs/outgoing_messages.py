@@ -201,7 +201,7 @@ def _own_value(attribute: MessageAttribute) -> int:
 def _key(invocation_id: str, place: int, queue: QueueName, delay_s: int | None, payload: bytes) -> bytes:
     """Return the idempotency key of a message: equal for all attempts of a call, different for another message.
 
-    It names its slot, so that the messages of one call are written by one shard.
+    It names its slot, so that the messages of one call without groups are written by one shard.
     """
     slot = crc32(invocation_id.encode()) % KEY_SLOT_COUNT
     digest = hashlib.sha256(f"{queue.name}|{delay_s}|".encode() + payload).hexdigest()[:32]

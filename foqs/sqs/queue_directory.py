@@ -13,23 +13,27 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from foqs.catalog.administration import Administration
 from foqs.catalog.changes import in_one_version, set_policy
 from foqs.catalog.document import Document, PolicyRecord, QueueEntry
 from foqs.catalog.port import CatalogError
-from foqs.catalog.queue_changes import QueueChange, change_queue
+from foqs.catalog.queue_changes import QueueChange, change_queue, mark_fair
 from foqs.options.sqs_options import SqsOptions
 from foqs.sqs import fifo
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.identifiers import QueueName
 from foqs_contract.errors import FoqsError, Unavailable
+from foqs_contract.plurals import counted
 
 READ_INTERVAL_S: Final = 0.25
-FAIR_TIMEOUT_S: Final = 5.0
-"""The time limit of the change that makes a queue fair. Nobody waits for it."""
-FAIR_RETRY_S: Final = 10.0
+MARK_TIMEOUT_S: Final = 5.0
+"""The time limit of the change that makes queues fair. Nobody waits for it."""
+MARK_INTERVAL_S: Final = 1.0
+"""The least time between two such changes of a namespace."""
+MARK_RETRY_S: Final = 10.0
 """The time after which such a change is tried again, if it failed."""
 log = logging.getLogger(__name__)
 _NOTHING: Final[Mapping[str, QueueEntry]] = {}
@@ -54,9 +58,11 @@ class QueueDirectory:
         self._last_began_at_s = time_s() - READ_INTERVAL_S
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}
         """The callbacks of `watching`, by namespace."""
-        self._becoming_fair: dict[QueueName, asyncio.Future[None]] = {}
-        """The changes that are under way because a message with a group was sent."""
-        self._no_turns_until_s: dict[str, float] = {}
+        self._unmarked: dict[str, set[str]] = {}
+        """By namespace, the queues that become fair with its next change."""
+        self._marking: dict[str, asyncio.Future[None]] = {}
+        """The changes of these namespaces, which are under way."""
+        self._next_marks_s: dict[str, float] = {}
         """By namespace, the time before which no such change is tried again, on the steady clock."""
         admin.add_change_listener(self._on_catalog_changed)
         self.account_default = next(iter(options.accounts))
@@ -136,30 +142,39 @@ class QueueDirectory:
         await self._admin.change_part(namespace, change_document, deadline, is_administrator=is_administrator)
 
     def let_groups_take_turns(self, queue: QueueName) -> None:
-        """Make a standard queue fair, soon: a message with a group was sent to it. A topic that has a policy keeps it."""
+        """Make a standard queue fair, soon: it has a message with a group. A topic with rules for groups keeps these."""
         namespace = self.namespace_of(queue.account)
         record = self._admin.document().namespaces.get(namespace)
         entry = None if record is None else record.queues.get(queue.name)
-        if record is None or entry is None or entry.is_fair or queue.is_fifo or queue.name in record.policies:
+        if record is None or entry is None or entry.is_fair or queue.is_fifo:
             return
-        if queue in self._becoming_fair or self._time_s() < self._no_turns_until_s.get(namespace, 0.0):
+        policy = record.policies.get(queue.name)
+        if (policy is not None and policy.rules is not None) or self._time_s() < self._next_marks_s.get(namespace, 0.0):
             return
-        task = asyncio.ensure_future(self._make_fair(queue, namespace))
-        self._becoming_fair[queue] = task
-        task.add_done_callback(lambda _: self._becoming_fair.pop(queue))
+        if namespace in self._unmarked:
+            self._unmarked[namespace].add(queue.name)
+        else:
+            self._unmarked[namespace] = {queue.name}
+            self._marking[namespace] = asyncio.ensure_future(self._mark_fair(namespace))
 
-    async def _make_fair(self, queue: QueueName, namespace: str) -> None:
-        deadline = self._time_s() + FAIR_TIMEOUT_S
+    async def _mark_fair(self, namespace: str) -> None:
+        """Mark the queues of a namespace that have got messages with groups: those of a second in one change."""
+        names: Collection[str] = ()
         try:
-            await self.change(
-                queue,
-                lambda entry: None if entry is None else replace(entry, is_fair=True),
-                deadline,
-                is_administrator=False,
-            )
+            while self._unmarked[namespace]:
+                names = frozenset(self._unmarked[namespace])
+                change = partial(mark_fair, namespace_name=namespace, names=names)
+                deadline = self._time_s() + MARK_TIMEOUT_S
+                await self._admin.change_part(namespace, change, deadline, is_administrator=False)
+                self._unmarked[namespace].difference_update(names)
+                await asyncio.sleep(MARK_INTERVAL_S)
         except FoqsError as error:
-            self._no_turns_until_s[namespace] = self._time_s() + FAIR_RETRY_S
-            log.warning("the groups of queue %s cannot take turns yet: %s", queue.name, error)
+            self._next_marks_s[namespace] = self._time_s() + MARK_RETRY_S
+            log.warning(
+                "groups of %s in namespace %s take no turns yet: %s", counted(len(names), "queue"), namespace, error
+            )
+        finally:
+            del self._unmarked[namespace], self._marking[namespace]
 
     def check_order(self, queue: QueueName) -> None:
         """Check that the topic of a FIFO queue is delivered in order. Raises `SqsError` if its policy was removed since."""

@@ -11,7 +11,8 @@ from foqs.catalog.document import PolicyRecord
 from foqs.catalog.namespaces import FAIR_QUEUE
 from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.sqs import queue_directory
-from foqs.sqs.queue_directory import FAIR_RETRY_S
+from foqs.sqs.errors import SqsError
+from foqs.sqs.queue_directory import MARK_RETRY_S
 from foqs_contract.errors import LimitExceeded
 from tests.support.builders import catalog
 from tests.support.engines import World, run_in_world
@@ -92,8 +93,8 @@ def test_queue_becomes_fair_with_its_first_message_of_a_group() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("policy", [PolicyRecord(3), PolicyRecord(fair=Fairness.ITEMS), PolicyRecord(is_relaxed=True)])
-def test_topic_keeps_a_policy_of_its_own(policy: PolicyRecord) -> None:
+@pytest.mark.parametrize("policy", [PolicyRecord(3), PolicyRecord(fair=Fairness.ITEMS)])
+def test_topic_keeps_rules_of_its_own(policy: PolicyRecord) -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         await set_policy(world, policy)
         await send(sqs, "1", "ada")
@@ -109,27 +110,55 @@ def test_topic_keeps_a_policy_of_its_own(policy: PolicyRecord) -> None:
     play(story)
 
 
+def test_policy_without_rules_for_groups_leaves_a_queue_fair() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        await set_policy(world, PolicyRecord(is_relaxed=True))
+        await send(sqs, "1", "ada")
+        await world.until(lambda: rules(world) == FAIR_QUEUE)
+
+    play(story)
+
+
+def test_message_that_is_refused_changes_nothing_and_many_queues_become_fair_in_one_change() -> None:
+    async def story(world: World, sqs: SqsWorld) -> None:
+        assert world.newest is not None
+        names = [f"q{number}" for number in range(20)]
+        for name in names:
+            await sqs.create(name)
+        before = world.newest.admin.document().version
+        with pytest.raises(SqsError):
+            await sqs.call("SendMessage", QueueUrl="q0", MessageBody="x" * 20_000, MessageGroupId="ada")
+        await world.pass_s(3)
+        assert world.newest.admin.document().version == before
+        for name in names:
+            await sqs.call("SendMessage", QueueUrl=name, MessageBody="1", MessageGroupId="ada")
+        await world.until(lambda: len(world.newest.namespaces.group_rules) == 20 if world.newest else False)
+        assert world.newest.admin.document().version - before <= 3
+
+    play(story)
+
+
 def test_messages_are_sent_while_the_catalog_takes_no_change_and_it_is_not_asked_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         asked = 0
 
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             nonlocal asked
             asked += 1
             raise LimitExceeded("the share of the namespace is used up")
 
         with monkeypatch.context() as patch:
-            patch.setattr(queue_directory, "change_queue", refuse)
+            patch.setattr(queue_directory, "mark_fair", refuse)
             for number in range(5):
                 await send(sqs, str(number), "ada")
                 await world.pass_s(0.1)
             assert asked == 1
-            await world.pass_s(FAIR_RETRY_S)
+            await world.pass_s(MARK_RETRY_S)
             await send(sqs, "5", "ada")
             await world.until(lambda: asked == 2)
-        await world.pass_s(FAIR_RETRY_S)
+        await world.pass_s(MARK_RETRY_S)
         await send(sqs, "6", "ada")
         await world.until(lambda: rules(world) == GroupRules(fair=Fairness.TIME))
         assert len(await receive_groups(sqs, 7)) == 7
