@@ -1224,7 +1224,7 @@ struct TopicPolicy {
   4: optional list<GroupWeight> weights,
   /**
    * Missing: a host that knows of better items at another host asks that host for them. RELAXED: it does so only while it has
-   * none of its own. A dequeue takes one hop less, and the order is that of each host.
+   * none of its own, however urgent or old those are. A dequeue takes one hop less, and the order is that of each host.
    */
   5: optional DeliveryOrder order,
 }

@@ -9857,7 +9857,7 @@ class TopicPolicy(object):
     without a group is a group of its own. The hosts of a cluster give turns each to the groups of its own shards.
      - weights: With `fair`: at most 100 groups that have another weight than 1, each once.
      - order: Missing: a host that knows of better items at another host asks that host for them. RELAXED: it does so only while it has
-    none of its own. A dequeue takes one hop less, and the order is that of each host.
+    none of its own, however urgent or old those are. A dequeue takes one hop less, and the order is that of each host.
 
     """
 
