@@ -30,7 +30,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.group_lists import Group, GroupList
+from foqs_client.group_lists import ListedGroup, ListedGroups
 from foqs_client.order_measures import OrderMeasures, measure_order
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
@@ -73,8 +73,6 @@ __all__ = [
     "Explanation",
     "FoqsError",
     "Grant",
-    "Group",
-    "GroupList",
     "Host",
     "InvalidArgument",
     "Item",
@@ -85,6 +83,8 @@ __all__ = [
     "KeyConflict",
     "KeyEnded",
     "LimitExceeded",
+    "ListedGroup",
+    "ListedGroups",
     "Nack",
     "Namespace",
     "NamespaceNotFound",

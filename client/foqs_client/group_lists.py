@@ -20,7 +20,7 @@ GROUP_ORDERS: Final = ("size", "age")
 
 
 @dataclass(slots=True, frozen=True)
-class Group:
+class ListedGroup:
     """A group of a topic, as its host has it in memory. A value that does not apply, or is not known, is None.
 
     Attributes:
@@ -57,7 +57,7 @@ class Group:
 
 
 @dataclass(slots=True, frozen=True)
-class GroupList:
+class ListedGroups:
     """The first groups of a topic in an order.
 
     Attributes:
@@ -71,7 +71,7 @@ class GroupList:
         paused: nothing of the topic is delivered until it is resumed.
     """
 
-    groups: list[Group]
+    groups: list[ListedGroup]
     counts: Mapping[str, int]
     ungrouped: int | None
     partial: bool
@@ -103,8 +103,8 @@ def _state_name(number: int | None) -> str:
     return GROUP_STATES[number - 1] if 0 < number <= len(GROUP_STATES) else str(number)
 
 
-def group_list(reply: ttypes.ListGroupsReply) -> GroupList:
-    return GroupList(
+def group_list(reply: ttypes.ListGroupsReply) -> ListedGroups:
+    return ListedGroups(
         groups=[_group(stats) for stats in reply.groups or ()],
         counts={_state_name(count.state): count.groups or 0 for count in reply.counts or ()},
         ungrouped=reply.ungrouped,
@@ -116,8 +116,8 @@ def group_list(reply: ttypes.ListGroupsReply) -> GroupList:
     )
 
 
-def _group(stats: ttypes.GroupStats) -> Group:
-    return Group(
+def _group(stats: ttypes.GroupStats) -> ListedGroup:
+    return ListedGroup(
         group=stats.group or "",
         shard=stats.shard or 0,
         state=_state_name(stats.state),

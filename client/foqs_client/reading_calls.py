@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from foqs_client import conversion, group_lists
-from foqs_client.group_lists import GroupList
+from foqs_client.group_lists import ListedGroups
 from foqs_client.routed_calls import GET_ROUTING, RoutedCalls
 from foqs_client.types import Explanation, ItemFilter, ItemPage, ItemView, Routing, TopicPage
 from foqs_contract.idl import ttypes
@@ -62,14 +62,14 @@ class ReadingCalls(RoutedCalls):
         states: Sequence[str] | None = None,
         group: str | None = None,
         timeout_ms: int | None = None,
-    ) -> GroupList:
+    ) -> ListedGroups:
         """List groups of a topic that has a policy for groups, and what holds each back.
 
         Args:
             order: "size": those with more ready items than hosts have in memory come first, and of these the oldest; then
                 those with the most. "age": those whose first ready item has waited longest.
             limit: the maximum number of groups, up to 1,000.
-            states: only groups in one of these states; see `Group`. None: in any.
+            states: only groups in one of these states; see `ListedGroup`. None: in any.
             group: only this group; the result is empty if it is not in memory.
 
         Raises:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from foqs.console.live import LivePart
 from foqs.console.page_request import PageRequest
-from foqs_client import GroupList
+from foqs_client import ListedGroups
 
 GROUPS_SHOWN: Final = 100
 PERIOD_S: Final = 5.0
@@ -43,7 +43,7 @@ async def group_values(page_request: PageRequest) -> Mapping[str, Any]:
     order = page_request.text("by") or "size"
     state = page_request.text("state")
     group = page_request.values.get("group") or None
-    found: GroupList = await page_request.client.groups(
+    found: ListedGroups = await page_request.client.groups(
         topic, order, GROUPS_SHOWN, states=[state] if state else None, group=group
     )
     return {"topic": topic, "order": order, "state": state, "group": group, "found": found, "state_names": STATES}

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from foqs_client import Delivery, Group, GroupList, InvalidArgument, Item, Nack, NamespaceNotFound, TopicPolicy
+from foqs_client import Delivery, InvalidArgument, Item, ListedGroup, ListedGroups, Nack, NamespaceNotFound, TopicPolicy
 from tests.behaviour.sites import SPAN_MS, Site, story
 
 
 async def listed(
-    site: Site, is_awaited: Callable[[GroupList], bool] = lambda found: not found.partial, **arguments: object
-) -> GroupList:
+    site: Site, is_awaited: Callable[[ListedGroups], bool] = lambda found: not found.partial, **arguments: object
+) -> ListedGroups:
     """Return the list of the story's groups when it is as awaited: at first, rows may have to be read."""
-    found: list[GroupList] = []
+    found: list[ListedGroups] = []
 
     async def is_there() -> bool:
         found.append(await site.client.groups(site.topic, **arguments))  # type: ignore[arg-type]
@@ -24,7 +24,7 @@ async def listed(
     return found[-1]
 
 
-def by_name(found: GroupList) -> dict[str, Group]:
+def by_name(found: ListedGroups) -> dict[str, ListedGroup]:
     return {group.group: group for group in found.groups}
 
 

@@ -19,7 +19,7 @@ from foqs.runtime.durations import format_duration
 from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
-    from foqs_client import Client, GroupList
+    from foqs_client import Client, ListedGroups
 
 GROUPS_SHOWN: Final = 20
 GROUPS_MAX: Final = 1_000
@@ -87,10 +87,10 @@ def topic_groups(
     """
     chosen = [state.replace("-", "_") for state in states] or None
 
-    async def work(client: Client) -> GroupList:
+    async def work(client: Client) -> ListedGroups:
         return await client.groups(name, order, limit, states=chosen, group=group)
 
-    def draw(session: HostSession, found: GroupList) -> None:
+    def draw(session: HostSession, found: ListedGroups) -> None:
         columns = _COLUMNS + (_TURN_COLUMNS if found.fair is not None else [])
         show_rows([dataclasses.asdict(each) for each in found.groups], columns, session.output_format)
         for note in _notes(name, group, found):
@@ -99,7 +99,7 @@ def topic_groups(
     run_watchable(session, watch_ms, work, draw)
 
 
-def _notes(name: str, group: str | None, found: GroupList) -> list[str]:
+def _notes(name: str, group: str | None, found: ListedGroups) -> list[str]:
     """Return sentences about the list."""
     if found.group_leases_max is None and found.fair is None:
         how = f"foqs topic policy {shlex.quote(name)} --group-leases-max 1"

@@ -22,12 +22,12 @@ from foqs_client import (
     Explanation,
     FoqsError,
     Grant,
-    Group,
-    GroupList,
     Host,
     InvalidArgument,
     ItemFilter,
     ItemPage,
+    ListedGroup,
+    ListedGroups,
     Namespace,
     NamespaceNotFound,
     NamespacePage,
@@ -71,8 +71,8 @@ JOB = BulkJob(
     changed_at_ms=1_700_000_001_000,
     ended_at_ms=None,
 )
-GROUPS = GroupList(
-    groups=[Group("Ada", 1, "leased", 2, False, 1, 0, 0, 5_000, ("1-7",), None, None, None)],
+GROUPS = ListedGroups(
+    groups=[ListedGroup("Ada", 1, "leased", 2, False, 1, 0, 0, 5_000, ("1-7",), None, None, None)],
     counts={"leased": 1},
     ungrouped=0,
     partial=False,

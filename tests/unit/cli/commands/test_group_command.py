@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from foqs.cli.commands.group_commands import STATES
-from foqs_client import Group, GroupList
+from foqs_client import ListedGroup, ListedGroups
 from foqs_client.group_lists import GROUP_STATES
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
@@ -19,10 +19,12 @@ __all__ = ["client", "run"]
 
 Run = Callable[..., Result]
 
-ADA: Final = Group("Ada", 1, "eligible", 64, True, 0, 0, -3, 90_000, (), None, None, None)
-BOB: Final = Group("Bob", 2, "leased", 2, False, 5, 0, 0, 5_000, ("2-1", "2-2", "2-3", "2-4", "2-5"), None, None, None)
-CLEO: Final = Group("Cleo", 1, "backing_off", 0, False, 0, 1, None, None, ("1-9",), 60_000, None, None)
-LISTED: Final = GroupList(
+ADA: Final = ListedGroup("Ada", 1, "eligible", 64, True, 0, 0, -3, 90_000, (), None, None, None)
+BOB: Final = ListedGroup(
+    "Bob", 2, "leased", 2, False, 5, 0, 0, 5_000, ("2-1", "2-2", "2-3", "2-4", "2-5"), None, None, None
+)
+CLEO: Final = ListedGroup("Cleo", 1, "backing_off", 0, False, 0, 1, None, None, ("1-9",), 60_000, None, None)
+LISTED: Final = ListedGroups(
     groups=[ADA, BOB, CLEO],
     counts={"eligible": 1, "leased": 1, "backing_off": 1},
     ungrouped=2,
