@@ -29,7 +29,7 @@ class GroupDebts:
         if len(self._turns) > DEBTS_MAX:
             del self._turns[next(iter(self._turns))]
 
-    def take(self, owner: object, name: str) -> int:
+    def take_turn(self, owner: object, name: str) -> int:
         """Return the turn of a group, and forget it; 0 if it has no debt."""
         return self._turns.pop((owner, name), 0)
 
