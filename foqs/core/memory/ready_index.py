@@ -373,7 +373,7 @@ class ReadyIndex:
             self._reserved_key_max = BELOW_ALL
         return before - len(reserved)
 
-    def release_reservations(self, topic: TopicName, order_keys: Iterable[OrderKey]) -> bool:
+    def release_reservations(self, topic: TopicName, order_keys: Collection[OrderKey]) -> bool:
         """Put reserved items that were not delivered back into their window. Return whether any was still reserved."""
         reserved = self._reserved
         if self._sources and topic in self._sources:
@@ -382,20 +382,21 @@ class ReadyIndex:
             self._end_at_sources(numbers)
             released_count = sum([reserved.pop(number, None) is not None for number in numbers])
             return released_count > 0
+        is_of_former_source = bool(self._source_reservations) and self._end_of_former_source(order_keys)
         # If the reservation of a number has another key, this key is outdated.
         released = [key for key in order_keys if reserved.get(key & NUMBER_MAX) == key]
         if not released:
             return False
         for key in released:
             del reserved[key & NUMBER_MAX]
-        if self._source_reservations and self._end_of_former_source(released):
+        if is_of_former_source:
             self.discover(topic)
             return True
         released.sort()
         self._add_ready(topic, released)
         return True
 
-    def _end_of_former_source(self, order_keys: Sequence[OrderKey]) -> bool:
+    def _end_of_former_source(self, order_keys: Collection[OrderKey]) -> bool:
         """Return whether keys were reserved while their topic had a source: they need not be keys of rows. A refill reads these."""
         former = self._source_reservations
         return len([key for key in order_keys if former.pop(key & NUMBER_MAX, None) is not None]) > 0
