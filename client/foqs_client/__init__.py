@@ -30,7 +30,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.group_lists import ListedGroup, ListedGroups
+from foqs_client.listed_groups import ListedGroup, ListedGroups
 from foqs_client.order_measures import OrderMeasures, measure_order
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import (

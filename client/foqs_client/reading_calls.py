@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foqs_client import conversion, group_lists
-from foqs_client.group_lists import ListedGroups
+from foqs_client import conversion, listed_groups
+from foqs_client.listed_groups import ListedGroups
 from foqs_client.routed_calls import GET_ROUTING, RoutedCalls
 from foqs_client.types import Explanation, ItemFilter, ItemPage, ItemView, Routing, TopicPage
 from foqs_contract.idl import ttypes
@@ -77,8 +77,8 @@ class ReadingCalls(RoutedCalls):
             NotImplementedYet: a host has an older version, which lists no groups.
             Unavailable: a shard is not served now.
         """
-        request = group_lists.list_request(self.namespace, topic, order, states, group, limit)
-        return group_lists.group_list(await self._call(_GROUPS, request, timeout_ms))
+        request = listed_groups.list_request(self.namespace, topic, order, states, group, limit)
+        return listed_groups.group_list(await self._call(_GROUPS, request, timeout_ms))
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Return one item without delivering it.

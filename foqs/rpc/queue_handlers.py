@@ -27,7 +27,7 @@ from foqs.rpc import filters, reply_structs, request_structs
 from foqs.rpc.bulk_structs import parse_bulk
 from foqs.rpc.call import Call, Handler
 from foqs.rpc.filters import parse_page, requested_shards
-from foqs.rpc.group_lists import group_list, parse_wanted_groups
+from foqs.rpc.group_list_structs import group_list, parse_wanted_groups
 from foqs.rpc.methods import task_handler
 from foqs.rpc.restored_items import parse_restored_items
 from foqs_contract.errors import FoqsError, InvalidArgument

@@ -20,7 +20,7 @@ from foqs.queue.port import PendingCall
 from foqs.queue.reads.filter_walk import start_of_shard
 from foqs.rpc.call import Call, Handler, ServerMethod
 from foqs.rpc.filters import parse_page
-from foqs.rpc.group_lists import merge_group_lists
+from foqs.rpc.group_list_structs import merge_group_lists
 from foqs.rpc.in_host_calls import InHostCall
 from foqs.rpc.methods import task_handler
 from foqs_contract.errors import (

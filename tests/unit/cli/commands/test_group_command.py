@@ -12,7 +12,7 @@ from click.testing import Result
 
 from foqs.cli.commands.group_commands import STATES
 from foqs_client import ListedGroup, ListedGroups
-from foqs_client.group_lists import GROUP_STATES
+from foqs_client.listed_groups import GROUP_STATES
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]

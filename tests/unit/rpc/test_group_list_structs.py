@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foqs.core.groups.group_stats import GroupOrder, GroupState
-from foqs.rpc.group_lists import merge_group_lists, parse_wanted_groups
+from foqs.rpc.group_list_structs import merge_group_lists, parse_wanted_groups
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
 
