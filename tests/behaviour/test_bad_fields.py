@@ -84,7 +84,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "timeout_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],
     "group_leases_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (1_001, LIMIT), (I32_MAX, LIMIT)],
-    "order": [(value, INVALID) for value in (0, 2, -1, I32_MIN, I32_MAX)],
+    "order": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
     "fair": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
     "policy.weights[0].weight": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (101, LIMIT), (I32_MAX, LIMIT)],
     "age_min_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
