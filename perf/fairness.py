@@ -81,7 +81,7 @@ class Load:
 
     @asynccontextmanager
     async def consumers(self, count: int) -> AsyncIterator[None]:
-        """Let so many consumers work until the block ends."""
+        """Let this many consumers work until the block ends."""
         tasks = [asyncio.ensure_future(self._consume()) for _ in range(count)]
         try:
             yield

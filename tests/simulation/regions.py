@@ -479,7 +479,7 @@ class SimulatedRegions(SimulatedFleet):
         lost = database.lost_since(former)
         self.counts["losses accepted"] += 1
         self.counts["flushes lost"] += len(lost)
-        database.world.told -= {each.flush for each in lost}
+        database.world.acknowledged -= {each.flush for each in lost}
         self.excused |= database.differing_items(former)
         found = self._ensemble.read(f"{LOSSES_FOLDER}/{database.name}")
         report = None if found is None else parse_loss_report(found.data)
@@ -490,7 +490,7 @@ class SimulatedRegions(SimulatedFleet):
 
     def _check_has_all(self, database: RegionalDatabase) -> None:
         """1: a server that becomes the primary has all that was acknowledged."""
-        lost = database.world.told - database.primary.flushes
+        lost = database.world.acknowledged - database.primary.flushes
         if lost:
             entry = database.entry
             self.disorder[
@@ -503,7 +503,7 @@ class SimulatedRegions(SimulatedFleet):
         entry = database.entry
         if entry.policy is LossPolicy.ASYNC and entry.server != region:
             return  # the session of its sender is over, so no caller gets an answer
-        database.world.told.add(transaction.flush)
+        database.world.acknowledged.add(transaction.flush)
         if entry.server != region and transaction.flush not in database.primary.flushes:
             self.disorder[
                 f"invariant 1: {region} acknowledged for database {database.name}, and {entry.server}, which is its primary in "

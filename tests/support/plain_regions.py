@@ -216,7 +216,7 @@ class World:
     servers: dict[str, PlainServer] = field(default_factory=lambda: {name: PlainServer(name) for name in REGIONS})
     cut: set[Link] = field(default_factory=set)
     acks: list[Ack] = field(default_factory=list)
-    told: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
     """Flushes of which a caller was told that they are committed."""
     denied: set[int] = field(default_factory=set)
     """Flushes of which it is known that they were not committed, and that were written again."""
@@ -371,10 +371,10 @@ class PlainHost:
             if self.may_believe(server):
                 self.serves = True
                 if self.unknown:
-                    (self.world.told if self.unknown in server.flushes else self.world.denied).add(self.unknown)
+                    (self.world.acknowledged if self.unknown in server.flushes else self.world.denied).add(self.unknown)
                     self.unknown = 0
         elif self.flush and server.is_durable(self.count):
-            self.world.told.add(self.flush)
+            self.world.acknowledged.add(self.flush)
             self.flush = 0
 
 

@@ -226,7 +226,7 @@ class RegionHistory:
         if world.passed_over:
             raise PromiseBroken(f"{world.passed_over} was named when a loss was accepted, and it was passed over")
         if (serves or begins) and not world.loss_accepted:
-            lost = world.told - primary.flushes
+            lost = world.acknowledged - primary.flushes
             if lost:
                 raise PromiseBroken(
                     f"flushes {sorted(lost)} were acknowledged, and {primary.name} becomes the primary without them"
@@ -239,7 +239,7 @@ class RegionHistory:
         entry = self.world.entry
         if (
             entry.state is PrimaryState.SERVING
-            and self.world.told - told_before - self.world.servers[entry.server].flushes
+            and self.world.acknowledged - told_before - self.world.servers[entry.server].flushes
         ):
             raise PromiseBroken("a server of an earlier term acknowledged after the next one served")
 
@@ -252,14 +252,14 @@ class RegionHistory:
         for host in self.hosts:
             host.begin_session()
         run = self.promoters[0].run()
-        told = len(self.world.told)
+        acknowledged = len(self.world.acknowledged)
         for _ in range(REST_ROUNDS_MAX):
             for _ in range(15):
                 next(run)
             self.settle_replication()
             self.settle_hosts()
             self.check()
-            if len(self.world.told) > told + 3:
+            if len(self.world.acknowledged) > acknowledged + 3:
                 return
             self.help_promoter()
         raise PromiseBroken(f"the database does not come to rest: {self.world.entry}, {self.promoters[0].waits_for}")
@@ -322,7 +322,9 @@ class ExistingDatabase(RegionHistory):
         first.freed = len(first.log)
         servers["r2"].log = first.log[: self.random.randrange(len(first.log))]
         servers["r3"].log = first.log[: self.random.randrange(len(first.log) + 1)]
-        return World(first_entry("r1", policy, SERVERS), servers=servers, told=first.flushes, last_flush=len(first.log))
+        return World(
+            first_entry("r1", policy, SERVERS), servers=servers, acknowledged=first.flushes, last_flush=len(first.log)
+        )
 
     def run_host(self) -> None:
         """Let a host write that knows no entry, as long as the server accepts it."""
@@ -331,7 +333,7 @@ class ExistingDatabase(RegionHistory):
             world.last_flush += 1
             first.append(flush=world.last_flush)
             first.freed = len(first.log)
-            world.told.add(world.last_flush)
+            world.acknowledged.add(world.last_flush)
         super().run_host()
 
 
@@ -340,7 +342,7 @@ def play(seed: int, history_type: type[RegionHistory] = RegionHistory, *, rests:
     history = history_type(seed)
     try:
         for _ in range(STEPS):
-            told = set(history.world.told)
+            told = set(history.world.acknowledged)
             history.step()
             history.check_no_late_ack(told)
         if rests:

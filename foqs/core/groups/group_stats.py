@@ -84,7 +84,7 @@ def state_of(group: Group, limit: int) -> GroupState:
         return GroupState.LEASED
     if group.backing_off:
         return GroupState.BACKING_OFF
-    if group.waiting or group.returned or group.cut < ABOVE_ALL:
+    if group.may_wait:
         return GroupState.UNREAD
     return GroupState.IDLE
 

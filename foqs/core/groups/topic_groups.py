@@ -144,7 +144,7 @@ class TopicGroups:
         return [*self._groups.values()]
 
     def some_groups(self, groups_max: int) -> list[Group]:
-        """Return at most so many groups in memory. In a fair topic, items without a group are among them."""
+        """Return at most this many groups in memory. In a fair topic, items without a group are among them."""
         return [*islice(self._groups.values(), groups_max)]
 
     @property

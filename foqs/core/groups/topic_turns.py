@@ -33,7 +33,7 @@ _LEASES_FEW: Final = 20
 _LEASE_S_MIN: Final = 0.001
 """The least mean."""
 _LEASES_COUNTED: Final = 1_000
-"""The mean is that of about so many leases."""
+"""The mean is that of about this many leases."""
 
 
 class TopicTurns:

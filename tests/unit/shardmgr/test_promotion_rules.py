@@ -279,7 +279,7 @@ def drain_beside_frozen_owner(history: RegionHistory) -> None:
         world.servers["r2"].apply_next()
         history.check()
     assert world.entry.term == 2
-    assert world.told
+    assert world.acknowledged
 
 
 def drain_primary_whose_second_start_hides_a_cut(history: RegionHistory) -> None:
@@ -301,7 +301,7 @@ def drain_primary_whose_second_start_hides_a_cut(history: RegionHistory) -> None
         primary.kill9()
         primary.start(cuts=cuts)
     primary.kept_log = True
-    assert world.told - primary.flushes
+    assert world.acknowledged - primary.flushes
     world.entry = start_drain(world.entry, "r2")
     for _ in range(600):
         next(run)
@@ -324,7 +324,7 @@ def lose_primary_after_removal(history: RegionHistory, without: Callable[[Primar
         host.begin_flush()
         replicate(history, "r3")
     host.poll()
-    assert world.told - world.servers["r2"].flushes
+    assert world.acknowledged - world.servers["r2"].flushes
     world.locked.add("r3")
     assert world.replace_entry(without(world.entry, "r3"), world.version)
     for name in ("r1", "r3"):
@@ -356,7 +356,7 @@ def lose_primary_beside_stranger(history: RegionHistory, *, receives: bool) -> N
         host.begin_flush()
         replicate(history, "r3")
     host.poll()
-    assert world.told - world.servers["r2"].flushes
+    assert world.acknowledged - world.servers["r2"].flushes
     world.servers["r3"].is_receiving = receives
     while world.servers["r3"].acknowledges:
         next(run)
