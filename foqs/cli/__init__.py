@@ -30,6 +30,7 @@ from foqs.cli.commands.host_process_commands import dev, host
 from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
 from foqs.cli.commands.jobs_commands import jobs
 from foqs.cli.commands.namespace_commands import namespace
+from foqs.cli.commands.policy_commands import topic_policies, topic_policy
 from foqs.cli.commands.region_commands import region
 from foqs.cli.commands.relay_commands import relay
 from foqs.cli.commands.schema_commands import schema
@@ -149,6 +150,8 @@ for command in (item_cancel, item_update, item_extend, item_move):
 for command in (host_list, host_drain, host_undrain):
     host.add_command(command)
 topic.add_command(topic_groups)
+topic.add_command(topic_policy)
+topic.add_command(topic_policies)
 cluster.add_command(cluster_init)
 
 

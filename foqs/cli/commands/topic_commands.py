@@ -1,4 +1,4 @@
-"""The commands that list, show, pause, resume and purge topics, and set their policies.
+"""The commands that list, show, pause, resume and purge topics.
 
 Always true: the list shows every matching topic, over all pages; a purge shows the
 count and asks first.
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 PAGE_TOPICS: Final = 500
 INACTIVE_READ_MAX: Final = 1_000
 """The maximum number of topics among which those without a ready or leased item are counted."""
-
-GROUP_LEASES_MAX: Final = 1_000
-"""The highest limit on the leases of a group that a host accepts."""
-FAIRNESSES: Final = ("items", "time")
-"""What the groups of a fair topic may share."""
-ORDERS: Final = ("relaxed",)
-"""The orders that a policy may name."""
-WEIGHT_MAX: Final = 100
-"""The highest weight of a group that a host accepts."""
 
 _UNAVAILABLE: Final = "topics may be missing, and items are not delivered"
 
@@ -162,103 +153,6 @@ def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
             print_message(" ".join([f"Resumed {name}.", *pattern_notes([name])]))
 
     session.run(work)
-
-
-_POLICIES: Final[list[Column]] = [
-    ("TOPIC", lambda row: row["topic"]),
-    ("GROUP_LEASES_MAX", lambda row: "-" if row["group_leases_max"] is None else str(row["group_leases_max"])),
-    ("FAIR", lambda row: row["fair"] or "-"),
-    ("WEIGHTS", lambda row: ", ".join(f"{group}={weight}" for group, weight in row["weights"].items()) or "-"),
-    ("ORDER", lambda row: row["order"] or "-"),
-]
-
-
-@topic.command(
-    "policy",
-    epilog="\b\nExamples:\n  foqs topic policy orders --group-leases-max 1\n"
-    "  foqs topic policy reports --fair items --weight Ada=3\n  foqs topic policy orders --remove",
-)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option(
-    "--group-leases-max",
-    type=click.IntRange(1, GROUP_LEASES_MAX),
-    help="How many items of one group may be leased at once; 1: strict order.",
-)
-@click.option(
-    "--fair", type=click.Choice(FAIRNESSES), help="Groups take turns, by items or by the time of their leases."
-)
-@click.option(
-    "--weight",
-    "weights",
-    multiple=True,
-    metavar="GROUP=N",
-    help=f"With --fair: the group gets N times as much as one of weight 1, at most {WEIGHT_MAX}. May be repeated.",
-)
-@click.option(
-    "--order", type=click.Choice(ORDERS), help="A host delivers its own items though another host has better ones."
-)
-@click.option("--remove", is_flag=True, help="Remove the policy.")
-@host_call_options
-def topic_policy(
-    session: HostSession,
-    topics: Sequence[str],
-    group_leases_max: int | None,
-    fair: str | None,
-    weights: Sequence[str],
-    order: str | None,
-    remove: bool,
-) -> None:
-    """Replace the policies of the topics: the most leases of a group, whether groups take turns, and the order over hosts.
-
-    Items without a group have no limit, and each has a turn of its own. Leases that are held stay.
-    """
-    from foqs_client import TopicPolicy
-
-    if remove == any(rule is not None for rule in (group_leases_max, fair, order)):
-        raise click.UsageError("give some of --group-leases-max, --fair and --order, or else --remove")
-    if weights and fair is None:
-        raise click.UsageError("--weight needs --fair")
-    by_group: dict[str, int] = {}
-    for group, weight in map(_parse_weight, weights):
-        if group in by_group:
-            raise click.BadParameter(f"group {group!r} has two weights; give it one", param_hint="--weight")
-        by_group[group] = weight
-
-    async def work(client: Client) -> None:
-        for name in topics:
-            await client.set_topic_policy(TopicPolicy(name, group_leases_max, fair, by_group, order))
-            sentences = [f"Removed the policy of {name}."] if remove else []
-            if group_leases_max is not None:
-                sentences.append(
-                    f"At most {counted(group_leases_max, 'item')} of each group of {name} "
-                    f"{'is' if group_leases_max == 1 else 'are'} leased at once."
-                )
-            if fair is not None:
-                sentences.append(f"The groups of {name} take turns, by {fair}.")
-            if order is not None:
-                sentences.append(f"Each host delivers its own items of {name} though another host has better ones.")
-            print_message(" ".join([*sentences, *pattern_notes([name])]))
-
-    session.run(work)
-
-
-def _parse_weight(text: str) -> tuple[str, int]:
-    group, _, number = text.rpartition("=")
-    if not group or not (number.isascii() and number.isdigit()) or not 1 <= int(number[:9]) <= WEIGHT_MAX:
-        raise click.BadParameter(
-            f"{text!r} is no weight; give GROUP=N with N from 1 to {WEIGHT_MAX}", param_hint="--weight"
-        )
-    return group, int(number)
-
-
-@topic.command("policies", epilog="\b\nExamples:\n  foqs topic policies\n  foqs topic policies -n orders -o json")
-@host_call_options
-def topic_policies(session: HostSession) -> None:
-    """List the topics that have a policy."""
-    found = session.run(lambda client: client.topic_policies())
-    show_rows([dataclasses.asdict(policy) for policy in found], _POLICIES, session.output_format)
-    if not found:
-        print_message(f"No topic of the namespace {session.namespace} has a policy.")
 
 
 _PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", lambda row: str(row["purged"]))]

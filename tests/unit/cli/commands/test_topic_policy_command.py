@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from foqs_client import TopicPolicy
+from foqs_client import LimitExceeded, TopicPolicy
 from tests.unit.cli.commands.test_item_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]
@@ -27,15 +27,71 @@ Run = Callable[..., Result]
             "3 items of each group of t are leased at once. The groups of t take turns, by time.",
         ),
         (["--order", "relaxed"], TopicPolicy("t", order="relaxed"), "Each host delivers its own items of t"),
-        (["--remove"], TopicPolicy("t"), "Removed the policy of t."),
+        (["--remove"], TopicPolicy("t"), "t had no policy."),
     ],
 )
 def test_policy_is_replaced(run: Run, client: FakeClient, args: list[str], policy: TopicPolicy, words: str) -> None:
-    client.answers["set_topic_policy"] = None
+    client.answers |= {"set_topic_policy": None, "topic_policies": []}
     result = run("topic", "policy", "t", *args)
     assert result.exit_code == 0, result.output
-    assert client.calls == [("set_topic_policy", (policy,), {})]
+    assert client.calls[-1] == ("set_topic_policy", (policy,), {})
     assert words in result.output
+    assert "Changed" not in result.output
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "words", "removed"),
+    [
+        (
+            ["--order", "relaxed"],
+            "Removed: group_leases_max 1 (strict order), fair items, weight of Ada 3, weight of Bob 2.",
+            {"group_leases_max": 1, "fair": "items", "weights": {"Ada": 3, "Bob": 2}},
+        ),
+        (
+            ["--group-leases-max", "4", "--fair", "time", "--weight", "Ada=5"],
+            "Removed: weight of Bob 2. "
+            "Changed: group_leases_max from 1 (strict order) to 4, fair from items to time, weight of Ada from 3 to 5.",
+            {"weights": {"Bob": 2}},
+        ),
+        (
+            ["--group-leases-max", "1", "--fair", "items", "--weight", "Ada=3", "--weight", "Bob=2"],
+            "The groups of t take turns, by items.",
+            {},
+        ),
+        (
+            ["--remove"],
+            "Removed the policy of t: group_leases_max 1 (strict order), fair items, weight of Ada 3, weight of Bob 2.",
+            {"group_leases_max": 1, "fair": "items", "weights": {"Ada": 3, "Bob": 2}},
+        ),
+    ],
+)
+def test_removed_and_changed_rules_are_shown(
+    run: Run, client: FakeClient, args: list[str], words: str, removed: dict[str, object]
+) -> None:
+    former = TopicPolicy("t", 1, "items", {"Ada": 3, "Bob": 2})
+    client.answers |= {"set_topic_policy": None, "topic_policies": [TopicPolicy("s", order="relaxed"), former]}
+    result = run("topic", "policy", "t", *args, "-o", "json")
+    assert result.stderr.rstrip().endswith(words)
+    [row] = json.loads(result.stdout)
+    assert row["removed"] == removed
+    assert row["before"] == {"group_leases_max": 1, "fair": "items", "weights": {"Ada": 3, "Bob": 2}}
+    assert row["topic"] == "t"
+    for name, value in row["after"].items():
+        assert getattr(client.calls[-1][1][0], name) == value
+
+
+def test_topics_that_were_done_before_a_failure_are_shown(run: Run, client: FakeClient) -> None:
+    def set_policy(policy: TopicPolicy) -> None:
+        if policy.topic == "b":
+            raise LimitExceeded("too many policies")
+
+    client.answers |= {"set_topic_policy": set_policy, "topic_policies": [TopicPolicy("a", 2)]}
+    result = run("topic", "policy", "a", "b", "--remove", "-o", "json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == [
+        {"topic": "a", "before": {"group_leases_max": 2}, "after": {}, "removed": {"group_leases_max": 2}}
+    ]
 
 
 @pytest.mark.parametrize(
