@@ -132,6 +132,8 @@ class TopicStats:
     """The topic's limit on the leases of a group."""
     fair: Fairness | None = None
     """What the topic's groups share by taking turns."""
+    deliverable: int | None = None
+    """The READY items that no group holds back, as far as they are known; see `ShardMemory.deliverable_count`. None: all."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -131,6 +131,7 @@ def _topic_answer(
         "namespace": namespace,
         "topic": topic,
         "ready": 0 if stats is None else stats.ready,
+        "deliverable": 0 if stats is None else _deliverable_items(stats),
         "leased": 0 if stats is None else stats.leased,
         "deferred": 0 if stats is None else stats.deferred,
         "dead": 0 if stats is None else stats.dead,
@@ -142,8 +143,18 @@ def _topic_answer(
     if target is not None:
         # Nothing of a paused topic is delivered. Its consumers only finish what they hold.
         ready, ready_per_s = (0, 0.0) if found["paused"] else (found["ready"], rates.ready)
-        found["wanted"] = wanted_consumers(TopicWork(ready, found["leased"], ready_per_s), target)
+        work = TopicWork(ready, found["leased"], ready_per_s, min(ready, found["deliverable"]))
+        found["wanted"] = wanted_consumers(work, target)
     return found
+
+
+def _deliverable_items(stats: TopicStats) -> int:
+    """Return how many READY items no group holds back."""
+    if stats.deliverable is None:
+        return stats.ready
+    # In a fair topic, a host knows only the next item of each group, and consumers may have as many as the limit.
+    by_group = stats.group_leases_max or 1 if stats.fair is not None else 1
+    return min(stats.ready, stats.deliverable * by_group)
 
 
 def _parse_name(query: Mapping[str, str], name: str, default: str | None = None) -> str:

@@ -160,9 +160,6 @@ class LocalTopics:
         ready = stats.ready
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
             ready = 1  # there may be READY items, and dequeues that wait at peers must not wait for the count
-        deliverable = None
-        if any(topic in shard.memory.limited_names for shard in holding):
-            deliverable = sum([shard.memory.deliverable_count(topic) for shard in holding])
         return ttypes.TopicUpdate(
             *topic,
             ready,
@@ -172,6 +169,6 @@ class LocalTopics:
             stats.best_priority,
             stats.oldest_ready_age_ms,
             stats.counts_lag or None,
-            deliverable,
+            stats.deliverable,
             turn_age_ms(topic, holding),
         )

@@ -162,6 +162,10 @@ def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s
     ages_ms = [
         round((now_s - stats.oldest_ready_at_s) * 1_000) for stats in peer_stats if stats.oldest_ready_at_s is not None
     ]
+    deliverable = None
+    if any(stats.deliverable is not None for stats in (own, *peer_stats)):
+        own_part = own.ready if own.deliverable is None else own.deliverable
+        deliverable = own_part + sum([stats.available for stats in peer_stats])
     return TopicStats(
         topic=own.topic,
         ready=own.ready + sum([stats.ready for stats in peer_stats]),
@@ -175,6 +179,7 @@ def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s
         counts_lag=own.counts_lag or any(stats.counts_lag for stats in peer_stats),
         group_leases_max=own.group_leases_max,
         fair=own.fair,
+        deliverable=deliverable,
     )
 
 

@@ -21,11 +21,13 @@ class TopicWork:
     Attributes:
         ready, leased: the numbers of its items in these states.
         ready_per_s: its ready rate.
+        deliverable: its READY items that no group holds back; None: all.
     """
 
     ready: int
     leased: int
     ready_per_s: float
+    deliverable: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +53,7 @@ def wanted_consumers(work: TopicWork, target: ScaleTarget) -> int:
     surplus = work.ready - work.ready_per_s * target.age_s / 2
     needed_per_s = work.ready_per_s + surplus / target.age_s
     # A burst looks like a high rate. But a consumer without an item is of no use.
-    wanted = min(ceil(needed_per_s / target.items_per_s), work.ready + work.leased)
+    deliverable = work.ready if work.deliverable is None else work.deliverable
+    wanted = min(ceil(needed_per_s / target.items_per_s), deliverable + work.leased)
     busy = ceil(work.leased / target.in_flight) if target.in_flight else 0
     return max(1, wanted, busy)

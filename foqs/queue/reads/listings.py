@@ -120,6 +120,9 @@ def topic_stats(
             best = key
         if age_ms is not None and (oldest_ms is None or age_ms > oldest_ms):
             oldest_ms = age_ms
+    deliverable = None
+    if any(topic in shard.memory.limited_names for shard in shards):
+        deliverable = max(0, sum([shard.memory.deliverable_count(topic) for shard in shards]))
     return TopicStats(
         topic=topic[1],
         ready=counts[State.READY],
@@ -133,6 +136,7 @@ def topic_stats(
         counts_lag=is_partial or any(shard.counts.is_lagging for shard in shards),
         group_leases_max=None if rules is None else rules.leases_max,
         fair=None if rules is None else rules.fair,
+        deliverable=deliverable,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -11,12 +12,17 @@ import pytest
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.keyring import Keyring
+from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.items.item import State, TopicName
-from foqs.core.memory.topic_rates import Rates
+from foqs.core.items.life import EventKind
+from foqs.core.memory.topic_rates import NO_RATES, Rates
 from foqs.queue.port import TopicStats
 from foqs.telemetry.scale_page import ScalePage
 from foqs_contract.call_table import Permission
 from foqs_contract.errors import NamespaceNotFound, Unavailable
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, run_in_world
+from tests.unit.shard.test_limited_topics import grouped, set_rules
 
 MAIL = TopicStats("mail", 600, 5, 20, 1, 0, 41_250, None, False, False)
 
@@ -80,6 +86,7 @@ def test_page_has_the_facts_of_the_topic_and_the_wanted_number() -> None:
         "namespace": "default",
         "topic": "mail",
         "ready": 600,
+        "deliverable": 600,
         "leased": 20,
         "deferred": 5,
         "dead": 1,
@@ -98,7 +105,10 @@ def test_topic_without_items_has_zeros() -> None:
     for topic in ("mai", "mails", "none"):
         status, found = asked({"topic": topic, "rate": "2"})
         assert status == 200
-        assert {found[name] for name in ("ready", "leased", "deferred", "dead", "wanted", "oldest_ready_age_s")} == {0}
+        assert {
+            found[name]
+            for name in ("ready", "leased", "deferred", "dead", "deliverable", "wanted", "oldest_ready_age_s")
+        } == {0}
 
 
 def test_consumers_of_a_paused_topic_only_finish_what_they_hold() -> None:
@@ -106,6 +116,61 @@ def test_consumers_of_a_paused_topic_only_finish_what_they_hold() -> None:
     assert asked({"topic": "mail", "rate": "2"}, Topics(paused))[1]["wanted"] == 1
     idle = TopicStats("mail", 600, 5, 0, 1, 0, 41_250, None, True, False)
     assert asked({"topic": "mail", "rate": "2"}, Topics(idle))[1]["wanted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("stats", "deliverable", "wanted"),
+    [
+        (replace(MAIL, group_leases_max=1, deliverable=7), 7, 27),
+        (replace(MAIL, group_leases_max=1, deliverable=0), 0, 20),
+        (replace(MAIL, group_leases_max=9, deliverable=7), 7, 27),
+        (replace(MAIL, group_leases_max=9, fair=Fairness.TIME, deliverable=7), 63, 83),
+        (replace(MAIL, group_leases_max=9, fair=Fairness.TIME, deliverable=70), 600, 101),
+        (replace(MAIL, fair=Fairness.ITEMS), 600, 101),
+        (replace(MAIL, group_leases_max=1, deliverable=7, paused=True), 7, 1),
+    ],
+)
+def test_no_more_consumers_are_wanted_than_groups_let_work(stats: TopicStats, deliverable: int, wanted: int) -> None:
+    found = asked({"topic": "mail", "rate": "0.2"}, Topics(stats))[1]
+    assert (found["ready"], found["deliverable"], found["wanted"]) == (600, deliverable, wanted)
+
+
+def test_consumers_of_a_strict_topic_are_as_many_as_its_groups_until_they_have_ended() -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        set_rules(engine, {"t": GroupRules(1), "fair": GroupRules(3, Fairness.ITEMS)})
+        reads = engine.queue.reads
+        page = ScalePage(reads.list_topics, reads.is_partial, lambda _: NO_RATES, check_namespace, None)
+
+        async def found(topic: str = "t") -> tuple[int, int]:
+            status, answer = await page.answer({"topic": topic, "rate": "0.001"}, None)
+            assert status == 200
+            return answer["deliverable"], answer["wanted"]
+
+        for topic in ("t", "fair", "plain"):
+            await caller.enqueue([grouped(f"group {n % 5}", topic) for n in range(50)])
+        assert await found("plain") == (50, 50)
+        await found()
+        await world.pass_s(5)  # the list has the groups read
+        assert await found() == (5, 5)
+        first = (await caller.get("t", 3)).items
+        assert await found() == (2, 5)
+        await caller.do(EventKind.NACK, first[:1], delay_ms=60_000)
+        assert await found() == (2, 4), "nobody can work for the group that backs off"
+        await caller.do(EventKind.ACK, first[1:])
+        assert await found() == (4, 4)
+        while (await caller.get("fair", 50)).items:
+            await world.pass_s(1)
+        assert await found("fair") == (0, 15)
+        await caller.do(EventKind.ACK, (await caller.get("t", 4)).items)
+        await world.pass_s(60)
+        while held := (await caller.get("t", 50)).items:
+            assert await found() == (0, len(held))
+            await caller.do(EventKind.ACK, held)
+        assert await found() == (0, 0)
+
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(

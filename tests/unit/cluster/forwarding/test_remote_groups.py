@@ -221,7 +221,13 @@ def test_report_counts_all_ready_items_and_says_which_no_group_holds_back() -> N
         await one.ask_peers()
         assert report(one).deliverable == 3
         [stats], _ = await one.tier.gossip.tier_topics.list_topics("default", "", None, None, 10)
-        assert (stats.ready, stats.leased) == (3, 1)
+        assert (stats.ready, stats.leased, stats.deliverable) == (3, 1, 3)
+        limit(hosts, 1)
+        await two.caller.get()
+        await one.ask_peers()
+        for host in hosts[:2]:
+            [stats], _ = await host.tier.gossip.tier_topics.list_topics("default", "", None, None, 10)
+            assert (stats.ready, stats.leased, stats.deliverable) == (3, 1, 0)
 
     run_dequeue_tier(story, host_class=GossipingHost)
 

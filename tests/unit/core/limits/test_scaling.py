@@ -38,11 +38,22 @@ def test_busy_consumers_are_kept() -> None:
     assert wanted_consumers(TopicWork(0, 95, 0.0), TARGET) == 1
 
 
-@given(COUNTS, COUNTS, RATES, TARGETS)
+def test_items_that_their_groups_hold_back_want_no_consumer() -> None:
+    assert wanted_consumers(TopicWork(6_000, 3, 20.0, 2), TARGET) == 5
+    assert wanted_consumers(TopicWork(6_000, 3, 20.0, 0), TARGET) == 3
+    assert wanted_consumers(TopicWork(6_000, 0, 20.0, 0), TARGET) == 1, "an item waits, so its backoff may end"
+    assert wanted_consumers(TopicWork(6_000, 3, 20.0, 6_000), TARGET) == wanted_consumers(
+        TopicWork(6_000, 3, 20.0), TARGET
+    )
+
+
+@given(COUNTS, COUNTS, RATES, TARGETS, COUNTS)
 def test_number_is_within_its_bounds_and_grows_with_the_backlog(
-    ready: int, leased: int, rate: float, target: ScaleTarget
+    ready: int, leased: int, rate: float, target: ScaleTarget, deliverable: int
 ) -> None:
     wanted = wanted_consumers(TopicWork(ready, leased, rate), target)
+    limited = wanted_consumers(TopicWork(ready, leased, rate, min(ready, deliverable)), target)
+    assert min(1, ready + leased) <= limited <= wanted
     assert 0 <= wanted <= max(1, ready + leased)
     assert wanted >= min(1, ready + leased)
     assert wanted_consumers(TopicWork(ready + 1, leased, rate), target) >= wanted
