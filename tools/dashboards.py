@@ -236,6 +236,7 @@ def _topic_items(state: str) -> str:
 
 
 _TOPIC: Final = "{{namespace}} {{topic}}"
+_DELIVERABLE: Final = f"sum by (namespace, topic) (foqs_topic_deliverable_items{_OF_TOPICS})"
 _READY_AGE: Final = f"max by (namespace, topic) (foqs_topic_oldest_ready_age_seconds{_OF_TOPICS})"
 _ACKED: Final = _rate("foqs_topic_acked_items_total", "namespace, topic", _OF_TOPICS)
 
@@ -299,6 +300,23 @@ TOPICS: Final = Dashboard(
                 )
             ],
             "s",
+        ),
+        Panel(
+            "Ready and deliverable",
+            "Of topics whose groups have a limit: all ready items, and those that no group holds back, as far as hosts know.",
+            "foqsitemswait",
+            [
+                (f"{_topic_items('ready')} and {_DELIVERABLE}", f"{_TOPIC} ready"),
+                (_DELIVERABLE, f"{_TOPIC} deliverable"),
+            ],
+            columns=12,
+        ),
+        Panel(
+            "Groups in memory",
+            "The groups of topics whose policy has rules for them, of those that wait or are at consumers.",
+            "foqsitemswait",
+            [(f"sum by (namespace, topic) (foqs_topic_groups{_OF_TOPICS})", _TOPIC)],
+            columns=12,
         ),
         Panel(
             "All topics now",

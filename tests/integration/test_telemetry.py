@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from foqs.dev.server_process import find_program
-from foqs_client import Client, FoqsError, Item, Nack
+from foqs_client import Client, FoqsError, Item, Nack, TopicPolicy
 from tests.support.aio import run
 from tests.support.certificates import secret_file
 from tests.support.expressions import CONFIGS, alert_expressions, dashboard_expressions, selectors_of
@@ -121,8 +121,11 @@ def _increased(prometheus: Prometheus) -> bool:
 
 
 async def load(url: str) -> None:
-    """Leave READY, DEFERRED, LEASED and DEAD items; some acked, nacked and refused."""
+    """Leave READY, DEFERRED, LEASED and DEAD items; some acked, nacked and refused. One topic has groups with a limit."""
     async with Client(url, token=TOKEN) as client:
+        await client.set_topic_policy(TopicPolicy("orders", group_leases_max=1))
+        await client.enqueue([Item("orders", b"x", group=f"group {n % 3}") for n in range(9)])
+        await client.dequeue({"orders": 2}, lease_ms=600_000)
         for topic in ("mail", "sms"):
             await client.enqueue([Item(topic, b"x", priority=n % 3) for n in range(100)])
             await client.enqueue([Item(topic, b"x", delay_ms=3_600_000)])
