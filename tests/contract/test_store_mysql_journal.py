@@ -27,8 +27,9 @@ from foqs.store.mysql.schema_upgrade import schema_link
 from foqs.store.port import StoreLost
 from tests.contract.conftest import SHARD, Bench, mysql_bench
 from tests.contract.test_store_mysql_plans import explain
+from tests.contract.zombie import Zombie
 from tests.support.inner_parts import link_of
-from tests.support.stores import contents, make_row, opened, reading
+from tests.support.stores import OTHER, contents, make_row, opened, reading
 
 pytestmark = pytest.mark.mysql
 
@@ -125,6 +126,20 @@ def test_size_of_a_journal_is_read_without_an_owner(place: MysqlSettings) -> Non
             flushes, size = await read_journal_size(link, SHARD) or (0, 0)
         assert flushes == 3
         assert size > 9_000_000
+
+    bench.run(story())
+
+
+def test_shard_is_taken_over_while_a_frozen_flush_changes_the_reserve(bench: Bench) -> None:
+    async def story() -> None:
+        former = await opened(bench.store())
+        await former.write(journal_reserve_bytes=1 << 20)
+        zombie = Zombie(bench, "written", make_row(1), epoch=2, nonce=OTHER, journal_reserve_bytes=0)
+        await zombie.pause()
+        new = await opened(bench.store(), epoch=3)
+        assert isinstance(await zombie.resume(), StoreLost)
+        await new.write(inserts=[make_row(2)])
+        assert set(await contents(new)) == {2}
 
     bench.run(story())
 

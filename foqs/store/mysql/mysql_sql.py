@@ -146,7 +146,10 @@ class Statements:
 
     @property
     def right_probes(self) -> tuple[bytes, ...]:
-        """Statements that need every right that a flush needs, and change nothing."""
+        """Statements that need every right that a flush needs, and change nothing.
+
+        They name no row that may exist: a probe that waits for the flush of a frozen owner would keep its shard from the next one.
+        """
         item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
         timer, journal = self._timer, self._journal
         texts = (
@@ -164,7 +167,8 @@ class Statements:
             f"INSERT INTO {timer} SELECT * FROM {timer} WHERE FALSE",
             f"DELETE FROM {timer} WHERE due_ms = 0 AND id = 0",
             f"INSERT INTO {journal} SELECT * FROM {journal} WHERE FALSE",
-            f"DELETE FROM {journal} WHERE position = 0",
+            f"UPDATE {journal} SET floor = floor WHERE position = 0 AND part = -1",
+            f"DELETE FROM {journal} WHERE position = 0 AND part = -1",
         )
         return tuple(map(str.encode, texts))
 
