@@ -163,7 +163,7 @@ def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s
         round((now_s - stats.oldest_ready_at_s) * 1_000) for stats in peer_stats if stats.oldest_ready_at_s is not None
     ]
     deliverable = None
-    if any(stats.deliverable is not None for stats in (own, *peer_stats)):
+    if own.deliverable is not None or any(stats.deliverable is not None for stats in peer_stats):
         own_part = own.ready if own.deliverable is None else own.deliverable
         deliverable = own_part + sum([stats.available for stats in peer_stats])
     return TopicStats(
