@@ -158,7 +158,7 @@ class Engine:
             self.queue,
             state.topic_rates,
             arrivals,
-            HostTurns(clock.stopwatch_s),
+            HostTurns(clock.stopwatch_s, self.namespaces.weight_of),
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from foqs.core.groups.group import Group
-from foqs.core.groups.group_debts import GroupDebts
+from foqs.core.groups.group_debts import GroupDebts, TopicDebts
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import TURN_MAX
 
@@ -43,7 +43,7 @@ class TopicTurns:
         stopwatch_s: returns seconds that never go back.
         weights: of groups that have another weight than 1; up to `WEIGHT_MAX`.
         by_time: whether groups take turns by the time that they hold leases, and not by items.
-        debts: those of the host.
+        debts: those of the topic, which the host remembers.
 
     Attributes:
         served: the highest turn that was served.
@@ -55,7 +55,7 @@ class TopicTurns:
         weights: Mapping[str, int] = MappingProxyType({}),
         *,
         by_time: bool = False,
-        debts: GroupDebts | None = None,
+        debts: TopicDebts | None = None,
     ) -> None:
         self.weights = weights
         self.by_time = by_time
@@ -63,10 +63,8 @@ class TopicTurns:
         self._stopwatch_s: Final = stopwatch_s
         self._leased_s = _LEASE_S_FIRST * _LEASES_FIRST
         self._ended_leases = _LEASES_FIRST
-        self._debts: Final = GroupDebts() if debts is None else debts
+        self._debts: Final = GroupDebts(lambda _: 1).of_topic("") if debts is None else debts
         """The turns of groups that have left the memory, if these lie further ahead than those of others."""
-        self._debtor: Final = object()
-        """Stands for this topic among the debts. It is no reference to these turns, which are forgotten with their shards."""
         self._swept = 0
         """`served` when the debts were swept last."""
 
@@ -76,7 +74,7 @@ class TopicTurns:
 
     def add(self, group: Group) -> None:
         """Note that a group enters the memory. A debt that it has left is its own again."""
-        group.turn = self._debts.take_turn(self._debtor, group.name) if self.by_time else 0
+        group.turn = self._debts.take_turn(group.name) if self.by_time else 0
         group.accounted_s = self._stopwatch_s() if self.by_time else 0.0
 
     def remove(self, group: Group) -> None:
@@ -85,9 +83,9 @@ class TopicTurns:
             return
         if self.served - self._swept > DEBT_TURNS_MAX * TURN:
             self._swept = self.served
-            self._debts.forget_passed(self._debtor, self.served)
+            self._debts.forget_passed(self.served)
         if group.turn > self.served + self.cost(group.name):
-            self._debts.remember(self._debtor, group.name, group.turn)
+            self._debts.remember(group.name, group.turn)
 
     def begin_wait(self, group: Group) -> None:
         """Give a turn to a group that begins to wait."""

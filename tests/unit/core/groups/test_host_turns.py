@@ -10,7 +10,7 @@ TOPIC = ("default", "t")
 
 
 def test_shards_of_a_host_share_the_turns_of_a_topic() -> None:
-    turns = HostTurns(lambda: 0.0)
+    turns = HostTurns(lambda: 0.0, lambda _: 1)
     one = turns.of(TOPIC, {"a": 2}, by_time=False)
     one.served = 77
     two = turns.of(TOPIC, {"a": 3}, by_time=False)
@@ -20,7 +20,7 @@ def test_shards_of_a_host_share_the_turns_of_a_topic() -> None:
 
 
 def test_turns_that_are_counted_otherwise_are_new_for_all_shards() -> None:
-    turns = HostTurns(lambda: 0.0)
+    turns = HostTurns(lambda: 0.0, lambda _: 1)
     by_items = turns.of(TOPIC, {}, by_time=False)
     by_time = turns.of(TOPIC, {}, by_time=True)
     assert by_time is not by_items
@@ -29,7 +29,7 @@ def test_turns_that_are_counted_otherwise_are_new_for_all_shards() -> None:
 
 
 def test_turns_that_no_shard_holds_are_forgotten() -> None:
-    turns = HostTurns(lambda: 0.0)
+    turns = HostTurns(lambda: 0.0, lambda _: 1)
     turns.of(TOPIC, {}, by_time=False).served = 77
     gc.collect()
     assert turns.of(TOPIC, {}, by_time=False).served == 0

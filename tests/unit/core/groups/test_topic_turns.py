@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from foqs.core.groups.group import Group
-from foqs.core.groups.group_debts import DEBTS_MAX
+from foqs.core.groups.group_debts import DEBTS_MAX, GroupDebts
 from foqs.core.groups.host_turns import HostTurns
 from foqs.core.groups.topic_turns import DEBT_TURNS_MAX, TURN, WEIGHT_MAX, TopicTurns
 from foqs.core.items.item import TURN_MAX, pack_order_key, unpack_order_key, with_turn
@@ -293,7 +293,7 @@ def turn_of_new(turns: TopicTurns, name: str) -> int:
 
 
 def test_debts_that_a_host_remembers_are_bounded() -> None:
-    host = HostTurns(lambda: 0.0)
+    host = HostTurns(lambda: 0.0, lambda _: 1)
     one, two = [host.of(("n", name), {}, by_time=True) for name in ("one", "two")]
     for number in range(DEBTS_MAX + 4):
         leave_in_debt((one, two)[number % 2], f"group {number}")
@@ -304,12 +304,13 @@ def test_debts_that_a_host_remembers_are_bounded() -> None:
 
 
 def test_debts_that_are_over_are_forgotten() -> None:
-    turns = TopicTurns(lambda: 0.0, by_time=True)
+    debts = GroupDebts(lambda _: 1)
+    turns = TopicTurns(lambda: 0.0, by_time=True, debts=debts.of_topic("n"))
     for number in range(5):
         leave_in_debt(turns, f"group {number}")
     turns.served += (DEBT_TURNS_MAX + 1) * TURN
     turns.remove(Group("another"))
-    assert not turns._debts
+    assert not debts
     leave_in_debt(turns, "late")
     turns.served += TURN
     turns.remove(Group("another"))
@@ -317,7 +318,7 @@ def test_debts_that_are_over_are_forgotten() -> None:
 
 
 def test_turns_that_are_counted_again_know_no_former_debt() -> None:
-    host = HostTurns(lambda: 0.0)
+    host = HostTurns(lambda: 0.0, lambda _: 1)
     for by_time in (True, False, True):
         turns = host.of(("n", "t"), {}, by_time=by_time)
         assert turn_of_new(turns, "a") == 0
