@@ -20,6 +20,7 @@ from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.groups.host_turns import HostTurns
+from foqs.core.groups.rule_changes import RuleChanges
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, CacheLimits, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
@@ -159,6 +160,7 @@ class Engine:
             state.topic_rates,
             arrivals,
             HostTurns(clock.stopwatch_s, self.namespaces.weight_of),
+            RuleChanges(),
         )
         databases: defaultdict[str, HostDatabase] = defaultdict(services.database)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from foqs.core.flush.operation import Leases
 from foqs.core.groups.group_rules import GroupRules
 from foqs.core.groups.host_turns import HostTurns
+from foqs.core.groups.rule_changes import RuleChanges
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.memory.topic_rates import TopicRates
@@ -86,6 +87,7 @@ class HostServices:
     topic_rates: TopicRates
     arrivals: Arrivals
     turns: HostTurns
+    rule_changes: RuleChanges
 
     def database(self) -> HostDatabase:
         """Return the clock and the lock for the shards of one more database."""

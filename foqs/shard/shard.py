@@ -18,7 +18,6 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
-from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
@@ -114,7 +113,6 @@ class OwnedShard:
         self._store = store
         self._refilling: set[TopicName] = set()
         self._namespaces: Final = host.namespaces
-        self._rules_seen: Mapping[TopicName, GroupRules] | None = None
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: list[asyncio.Task[None]] = []
@@ -623,10 +621,7 @@ class OwnedShard:
     def follow_group_rules(self) -> None:
         """Follow the rules for groups and the weights of namespaces, which may have changed."""
         self.memory.group_shares.follow_weights()
-        rules = self._namespaces.group_rules
-        if rules is not self._rules_seen:
-            self._rules_seen = rules
-            self.memory.set_group_rules(rules)
+        self.memory.set_group_rules(self._namespaces.group_rules)
 
     async def _count_and_read_unread_topics(self) -> None:
         await self._initial_count.run()  # afterwards only topics with READY items have a window

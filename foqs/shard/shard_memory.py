@@ -123,6 +123,9 @@ class ShardMemory:
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
         self._turns: Final = host.turns
+        self._rule_changes: Final = host.rule_changes
+        self._rules: Mapping[TopicName, GroupRules] = {}
+        """The rules for groups, of topics that have any."""
         self._keys_max: Final = max(1, constants.ready_window_items_max // 2)
         self._former_reservations: dict[TopicName, set[int]] = {}
         """Of topics that have got their limit since the takeover: the items that were reserved before, and may be theirs."""
@@ -378,8 +381,12 @@ class ShardMemory:
     # --------------------------------------------- topics with rules for groups
 
     def set_group_rules(self, rules: Mapping[TopicName, GroupRules]) -> None:
-        """Follow the rules for groups that policies of topics have. At any moment."""
-        for topic in [topic for topic in self.limited_topics if topic not in rules]:
+        """Follow the rules for groups that policies of topics have. At any moment. A change costs the topics that it changes."""
+        if rules is self._rules:
+            return
+        change = self._rule_changes.between(self._rules, rules)
+        self._rules = rules
+        for topic in [topic for topic in change.topics if topic not in rules]:
             self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
             self.group_shares.set_units(topic, 0)
             self._full_topics.pop(topic, None)
@@ -388,13 +395,13 @@ class ShardMemory:
             if not self.counts.is_lagging and not self.counts.count(topic, State.READY):
                 self.index.forget(topic)
             self._report_deliverable([topic])
-        self.limited_names = frozenset([topic for topic, own in rules.items() if own.leases_max is not None])
-        turns = {topic: self._turns_of(topic, own) for topic, own in rules.items()}
-        new = [topic for topic in rules if not self._has_turns(topic, turns[topic])]
+        self.limited_names = change.limited_names
+        turns = {topic: self._turns_of(topic, rules[topic]) for topic in change.topics if topic in rules}
+        new = [topic for topic in turns if not self._has_turns(topic, turns[topic])]
         if new:
             self._add_limited_topics(new, rules, turns)
-        for topic, own in rules.items():
-            groups, limit = self.limited_topics[topic], own.leases_max or NO_LIMIT
+        for topic in turns:
+            groups, limit = self.limited_topics[topic], rules[topic].leases_max or NO_LIMIT
             if groups.limit != limit:
                 groups.set_limit(limit)
                 self.settle_groups(topic)

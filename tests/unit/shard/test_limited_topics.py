@@ -15,7 +15,10 @@ from foqs.catalog import changes
 from foqs.catalog.document import PolicyRecord
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT
-from foqs.core.groups.group_rules import GroupRules
+from foqs.core.groups.group_rules import Fairness, GroupRules
+from foqs.core.groups.host_turns import HostTurns
+from foqs.core.groups.rule_changes import ChangedRules, RuleChanges
+from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import NUMBER_MAX, GroupedItem, NewItem, Row, State, TopicName, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
@@ -536,5 +539,45 @@ def test_age_of_a_topic_with_a_limit_is_known_without_a_consumer_and_counts_item
         assert (stats.oldest_ready_age_ms or 0) >= 60_000
         await caller.do(EventKind.ACK, first)
         assert (await caller.get(wait_ms=1_000)).items
+
+    run_in_world(story)
+
+
+def test_changed_policy_costs_the_topic_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1, 2))
+        rules = {f"t{number}": GroupRules(2, Fairness.ITEMS) for number in range(50)} | {"limited": GroupRules(3)}
+        set_rules(engine, rules)
+        before = [dict(shard.memory.limited_topics) for shard in engine.shards.values()]
+        asked: list[str] = []
+        compared: list[object] = []
+        turns_of, between = HostTurns.of, RuleChanges.between
+
+        def of(self: HostTurns, topic: TopicName, weights: Mapping[str, int], *, by_time: bool) -> TopicTurns:
+            asked.append(topic[1])
+            return turns_of(self, topic, weights, by_time=by_time)
+
+        def compare(self: RuleChanges, *each: Mapping[TopicName, GroupRules]) -> ChangedRules:
+            found = between(self, *each)
+            compared.append(found)
+            return found
+
+        monkeypatch.setattr(HostTurns, "of", of)
+        monkeypatch.setattr(RuleChanges, "between", compare)
+        set_rules(engine, rules | {"t7": GroupRules(5, Fairness.ITEMS, {"anna": 2}), "new": GroupRules(1)})
+        assert asked == ["t7", "t7"], "each of two shards has asked for the turns of one topic"
+        assert len(set(map(id, compared))) == 1, "all rules are compared once for the host"
+        for shard, former in zip(engine.shards.values(), before, strict=True):
+            groups = shard.memory.limited_topics
+            assert len(groups) == 52
+            assert all(groups[topic] is own for topic, own in former.items()), "the groups stay"
+            turns = groups["default", "t7"].turns
+            assert turns is not None
+            assert (groups["default", "t7"].limit, turns.weights) == (5, {"anna": 2})
+            assert ("default", "new") in shard.memory.limited_names
+        set_rules(engine, {"limited": GroupRules(3), "t0": GroupRules(fair=Fairness.ITEMS)})
+        for shard in engine.shards.values():
+            assert set(shard.memory.limited_topics) == {("default", "limited"), ("default", "t0")}
+            assert shard.memory.limited_names == {("default", "limited")}
 
     run_in_world(story)
