@@ -16,6 +16,7 @@ from tests.support.mysql9 import not_run
 # A busy machine generates slowly; that says nothing of the product.
 settings.register_profile("foqs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # --hypothesis-profile few: for another interpreter and the compiled modules, which do not depend on rare examples as the rules do.
+# tests/support/example_counts.py uses it for histories too.
 settings.register_profile("few", settings.get_profile("foqs"), max_examples=25)
 settings.load_profile("foqs")
 

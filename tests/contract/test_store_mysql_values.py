@@ -13,6 +13,7 @@ from foqs.store.mysql.mysql_values import escape, name_literal
 from foqs.store.port import WriteRefused
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
+from tests.support.example_counts import examples
 from tests.support.stores import contents, make_row, opened
 
 pytestmark = pytest.mark.mysql
@@ -63,7 +64,10 @@ _NAMES = st.lists(
 
 @given(data=_BYTES, name=_NAMES)
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 def test_literals_reach_the_server_byte_for_byte(place: MysqlSettings, data: bytes, name: str) -> None:
     async def story() -> None:

@@ -26,6 +26,7 @@ from foqs.core.items.item import (
 from foqs.store.port import DueRow, FencedOut, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
 from tests.support.column_values import column_values
+from tests.support.example_counts import examples
 from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
@@ -224,12 +225,12 @@ def mysql(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=_CHECKS, derandomize=True)
 def test_sqlite_behaves_as_memory(sqlite: Bench, memory: Bench, steps: list[Step]) -> None:
     _check(sqlite, memory, steps)
 
 
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
-@settings(max_examples=25, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=_CHECKS, derandomize=True)
 def test_mysql_behaves_as_memory(mysql: Bench, memory: Bench, steps: list[Step]) -> None:
     _check(mysql, memory, steps)

@@ -36,6 +36,7 @@ from foqs.core.items.item import SHARD_MAX
 from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
 from foqs_contract.key_slots import KEY_SLOT_COUNT
+from tests.support.example_counts import examples
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in SETTING_RANGES.items()})
@@ -71,14 +72,14 @@ DOCUMENTS = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(DOCUMENTS)
 def test_document_survives_rendering_and_parsing(document: Document) -> None:
     assert parse(render(document)) == document
     assert parse(render(document).encode()) == document
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(DOCUMENTS)
 def test_stored_document_is_the_same_with_a_line_for_each_namespace(document: Document) -> None:
     stored = render_stored(document)
@@ -104,7 +105,7 @@ def test_change_renders_only_the_namespace_that_it_changes(monkeypatch: pytest.M
     assert rendered == [after.namespaces["b"]]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_any_other_text_is_malformed(text: str | bytes) -> None:
     with pytest.raises(MalformedDocument):

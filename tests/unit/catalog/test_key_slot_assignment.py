@@ -13,6 +13,7 @@ from foqs.catalog.document import EMPTY_DOCUMENT, Document, parse, render
 from foqs.catalog.key_slot_assignment import format_slots, parse_slot_range
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.key_slots import KEY_SLOT_COUNT
+from tests.support.example_counts import examples
 
 NEW = changes.create(EMPTY_DOCUMENT, "a", None, {})
 NONE: frozenset[int] = frozenset()
@@ -46,7 +47,7 @@ def test_slots_have_a_short_text_form(slots: Any, texts: list[str]) -> None:
     assert format_slots(slots) == texts
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sets(st.integers(0, KEY_SLOT_COUNT - 1)))
 def test_text_form_parses_to_the_same_slots(slots: set[int]) -> None:
     found = [slot for text in format_slots(slots) for slot in parse_slot_range(text)]

@@ -13,6 +13,7 @@ from foqs_client import Deliveries, Delivery, FoqsError, InvalidArgument, Overlo
 from foqs_client.coalescing import Coalescer, SendResult
 from foqs_client.shared_dequeues import SharedDequeues
 from foqs_client.types import Outcome
+from tests.support.example_counts import examples
 from tests.support.virtual_time import run_virtual
 
 
@@ -68,7 +69,7 @@ class FlakyHost:
         return Deliveries(Delivery(id_, topic=id_[0]) for id_ in found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
     async def story() -> None:
@@ -117,7 +118,7 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
     run_virtual(story)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
     async def story() -> None:

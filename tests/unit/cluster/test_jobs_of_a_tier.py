@@ -31,6 +31,7 @@ from foqs.rpc.in_host_calls import InHostCalls
 from foqs_contract import bulk_actions
 from foqs_contract.call_table import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
+from tests.support.example_counts import examples
 from tests.support.rpc_tier import RpcTierWorld
 from tests.support.virtual_time import Process, SimulatedLoop, run_virtual
 
@@ -135,7 +136,7 @@ def test_job_of_a_tier_moves_the_items_of_all_hosts() -> None:
     run_story(story)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None:
     async def story(world: BulkJobTierWorld, hosts: list[ClusterHost]) -> None:
         rng = Random(seed)
@@ -151,7 +152,7 @@ def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None
     run_story(story)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE_S_MAX", 0.0)
     monkeypatch.setattr(counting, "COUNT_ROWS_PER_READ", 1)
@@ -169,7 +170,7 @@ def test_count_of_a_tier_is_exact_although_its_owner_dies(seed: int, monkeypatch
     run_story(story, moved=False)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_count_by_id_goes_on_within_a_shard_after_its_owner_has_died(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

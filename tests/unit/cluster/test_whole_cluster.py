@@ -22,6 +22,7 @@ from shardmgr.model import ShardSpec
 from tests.support.builders import keyed_item, new_item
 from tests.support.cluster_world import SESSION_MS, ClusterHost, ClusterWorld, run_in_cluster
 from tests.support.engines import ok
+from tests.support.example_counts import examples
 
 
 async def three(world: ClusterWorld) -> list[ClusterHost]:
@@ -351,7 +352,7 @@ def test_wiped_registry_repeats_no_epoch_and_loses_no_item() -> None:
     run_in_cluster(story)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(3)))
 def test_hosts_that_come_and_go_at_any_time_lose_nothing_and_never_overlap(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         rng = Random(seed)

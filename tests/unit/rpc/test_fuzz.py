@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes
 from tests.support.builders import rpc_limits
+from tests.support.example_counts import examples
 from tests.support.fake_queue import FakeQueue
 from tests.support.malformed_requests import mutate
 from tests.support.requests import METHODS, Names, good
@@ -97,13 +98,13 @@ def drive(streams: list[list[bytes]]) -> list[Sink]:
     return asyncio.run(main())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.lists(st.binary(max_size=200), max_size=4), min_size=1, max_size=8))
 def test_random_bytes_leave_nothing_behind(streams: list[list[bytes]]) -> None:
     drive(streams)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.sampled_from(["enqueue", "ack", "x"]))
 def test_random_bodies_behind_a_good_head_are_answered_or_end_the_connection(bodies: list[bytes], name: str) -> None:
     sinks = drive([[frame(head(name) + body)] for body in bodies])

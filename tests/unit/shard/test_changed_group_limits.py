@@ -23,6 +23,7 @@ from foqs.queue.port import RowView
 from foqs.queue.topic_purge import purge_topic
 from foqs_contract.errors import FoqsError
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.example_counts import examples
 from tests.unit.shard.test_limited_topics import EIGHT_GROUPS, GROUPS, LITTLE_MEMORY, ONE, grouped, id_of, set_rules
 
 STEPS: Final = 120
@@ -176,7 +177,7 @@ class History:
     "settings", [ONE, EIGHT_GROUPS, LITTLE_MEMORY], ids=["all in memory", "eight", "little memory"]
 )
 @pytest.mark.parametrize("policies", [LIMITS, TURNS], ids=["limits", "turns"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_limits_hold_and_all_items_are_delivered_although_policies_change(
     settings: EngineSettings, policies: Sequence[Mapping[str, GroupRules]], seed: int
 ) -> None:

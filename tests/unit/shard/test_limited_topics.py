@@ -31,6 +31,7 @@ from foqs.store.port import Reads
 from foqs_contract.errors import StaleLease
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.example_counts import examples
 
 ONE = engine_settings(1)
 EIGHT_GROUPS = replace(ONE, shard=ONE.shard.model_copy(update={"ready_index_items_max": 8 * KEYS_PER_UNIT}))
@@ -136,7 +137,7 @@ def test_a_lease_that_has_ended_is_not_extended() -> None:
 
 
 @pytest.mark.parametrize("settings", [ONE, LITTLE_MEMORY], ids=["all in memory", "little memory"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_no_group_has_more_leases_than_its_limit_and_all_items_are_delivered(seed: int, settings: object) -> None:
     rng = Random(seed)
 

@@ -26,6 +26,7 @@ from foqs.store.port import StoreLost
 from foqs_contract.errors import FoqsError
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.example_counts import examples
 from tests.support.memory_check import differences, is_at_rest
 
 TOPICS = ("a", "b", "c", "d")
@@ -160,7 +161,9 @@ def compare(world: World, shard: OwnedShard) -> None:
     assert differences(shard, world.database.tables[shard.number]) == []
 
 
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 24))])
+@pytest.mark.parametrize(
+    "seed", [*range(examples(12)), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 24))]
+)
 def test_memory_equals_the_tables_after_any_history(seed: int) -> None:
     async def story(world: World) -> None:
         rng = Random(seed)

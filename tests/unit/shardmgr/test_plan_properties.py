@@ -11,6 +11,7 @@ from shardmgr.documents import parse_plan, render_plan
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import next_plan
+from tests.support.example_counts import examples
 from tests.support.plan_following import (
     NONE_OVERDUE,
     make_layout,
@@ -63,7 +64,7 @@ def fitting(layout: Layout, spec: ShardSpec, members: list[Member]) -> list[Memb
     return pinned or home or fit
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.tuples(layouts(), liars(), st.frozensets(SHARDS), st.integers(0, 3)), max_size=12))
 def test_epochs_only_go_up_and_serve_one_member_whatever_is_announced(
     history: list[tuple[Layout, list[Member], frozenset[int], int]],
@@ -94,7 +95,7 @@ def test_epochs_only_go_up_and_serve_one_member_whatever_is_announced(
                 assert exhausted or (after is not None and after.nonce == former.nonce)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(layouts(), clusters, st.lists(st.tuples(layouts(), clusters), max_size=2), st.integers(1, 4))
 def test_members_that_follow_the_plan_bring_it_to_a_valid_rest(
     wanted: Layout, members: list[Member], earlier: list[tuple[Layout, list[Member]]], moves_max: int
@@ -121,7 +122,7 @@ def test_members_that_follow_the_plan_bring_it_to_a_valid_rest(
                 assert (load[other.nonce] + spec.weight) * owner.capacity >= share, (number, owner.name, other.name)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 24), st.lists(st.sets(NAMES, min_size=1), min_size=1, max_size=5), st.integers(1, 5))
 def test_equal_shards_on_equal_hosts_differ_by_one_at_most(count: int, history: list[set[str]], moves_max: int) -> None:
     plan = Plan()
@@ -132,7 +133,7 @@ def test_equal_shards_on_equal_hosts_differ_by_one_at_most(count: int, history: 
     assert max(carried) - min(carried) <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 24), st.sets(NAMES, min_size=2), st.data())
 def test_when_a_host_dies_no_shard_of_another_moves(count: int, names: set[str], data: st.DataObject) -> None:
     before = plans_until_stable(make_layout(count), Plan(), [make_member(name) for name in sorted(names)])[-1]
@@ -144,7 +145,7 @@ def test_when_a_host_dies_no_shard_of_another_moves(count: int, names: set[str],
             assert after[-1].assignments[number] == assignment
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 24), st.sets(NAMES, min_size=2), st.integers(1, 5), st.data())
 def test_joining_host_moves_only_the_shards_that_it_gets(
     count: int, names: set[str], moves_max: int, data: st.DataObject
@@ -157,7 +158,7 @@ def test_joining_host_moves_only_the_shards_that_it_gets(
     assert len(owner_names(after)) == count
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(1, 24), st.sets(NAMES, min_size=2), st.integers(1, 5), st.data())
 def test_a_drained_host_is_emptied_and_nothing_else_moves(
     count: int, names: set[str], moves_max: int, data: st.DataObject
@@ -172,7 +173,7 @@ def test_a_drained_host_is_emptied_and_nothing_else_moves(
         assert before.assignments[number].name == drained or assignment == before.assignments[number]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(layouts(), liars())
 def test_a_plan_does_not_depend_on_the_order_in_which_anything_is_named(wanted: Layout, said: list[Member]) -> None:
     plan = Plan(

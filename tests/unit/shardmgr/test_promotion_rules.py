@@ -15,10 +15,11 @@ import pytest
 from shardmgr.primary import LossPolicy, Primary, PrimaryState, ReplicationPosition, ServerReport, greatest
 from shardmgr.primary_changes import start_drain, start_revoking, without_acker
 from shardmgr.promotion import Promotion, PromotionStep, ReplaceEntry, SendCommand, ServerCommand
+from tests.support.example_counts import examples
 from tests.support.plain_regions import PlainHost, PlainPromoter, PlainServer
 from tests.support.region_histories import ExistingDatabase, PromiseBroken, RegionHistory, play
 
-HISTORIES: Final = 60
+HISTORIES: Final = examples(60)
 FOUND_HISTORIES: Final = (303, 953, 1868, 2927)
 """Histories that have shown mistakes: an acker without a standing was started again while it was read; hosts began a session
 with what they had read in the one before; a primary without ackers was never aborted."""

@@ -20,6 +20,7 @@ from foqs.store.row_columns import COLUMNS, FIRST_LEASE_COLUMNS, MUTABLE_COLUMNS
 from foqs.store.sql_rows import KEY_COLUMNS, all_values, mutable_values, row_of
 from foqs.store.sqlite import sqlite_sql
 from tests.support.column_values import column_values
+from tests.support.example_counts import examples
 from tests.support.stores import make_row
 
 
@@ -79,7 +80,7 @@ _NEW_ROWS = st.lists(
 
 
 @given(_NEW_ROWS)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_new_rows_are_bound_exactly_and_in_few_statements(rows: list[Row]) -> None:
     found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20))
     assert [row for each in found for row in _bound_rows(each)] == rows
@@ -88,7 +89,7 @@ def test_new_rows_are_bound_exactly_and_in_few_statements(rows: list[Row]) -> No
 
 
 @given(_NEW_ROWS)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_new_rows_in_bulk_are_bound_exactly_to_one_statement(rows: list[Row]) -> None:
     found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20, can_bulk=True))
     assert [row for each in found for row in _bulk_rows(each)] == rows

@@ -13,6 +13,7 @@ from foqs_client.consumer.handler_outcome import DONE, RELEASED, HandlerOutcome,
 from foqs_client.consumer.in_flight_set import ROUNDING_S, HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
 from foqs_client.types import Delivery, Item
+from tests.support.example_counts import examples
 
 WITH_FOLLOWER = HandlerOutcome(OutcomeKind.DONE, then=[Item("u")])
 
@@ -147,7 +148,7 @@ class InFlightSetMachine(RuleBasedStateMachine):
                 assert item.lease_end_s in watched
 
 
-InFlightSetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+InFlightSetMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 test_every_item_ends_once_and_limits_hold = InFlightSetMachine.TestCase
 
 

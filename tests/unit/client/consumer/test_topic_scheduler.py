@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from foqs_client.consumer.topic_scheduler import MISSES_MAX, QUIET_LISTED_MAX, TopicScheduler
 from foqs_client.consumer.topic_selection import TopicSelection, prefix_pattern
 from foqs_client.types import Delivery, Topic
+from tests.support.example_counts import examples
 
 
 def row(name: str, ready: int = 1, priority: int = 0, age_ms: int = 0, *, paused: bool = False) -> Topic:
@@ -39,7 +40,7 @@ def rounds(turns: TopicScheduler, backlog: Counter[str], items: int, count: int)
     return brought
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(-2, 2), st.integers(0, 5_000)), min_size=1, max_size=250),
     st.sampled_from([1, 2, 20, 200]),

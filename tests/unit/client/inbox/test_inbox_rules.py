@@ -22,9 +22,10 @@ from foqs_client.inbox.pruning import KEEP_S
 from foqs_client.outbox.outbox_sql import Dialect, create_tables
 from foqs_client.outbox.user_connections import user_connection
 from foqs_client.types import Outcome
+from tests.support.example_counts import examples
 
 STEPS: Final = 60
-HISTORIES: Final = 100
+HISTORIES: Final = examples(100)
 KEEP_MS: Final = KEEP_S * 1_000
 DAY_MS: Final = 86_400_000
 

@@ -14,10 +14,11 @@ import pytest
 from foqs_client.outbox.relay_memory import ParkedRow, RelayMemory, Round, SendCall
 from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.row_outcome import ROW_OUTCOMES, Reply, RowOutcome, SentState
+from tests.support.example_counts import examples
 from tests.support.outbox_histories import play
 from tests.support.plain_outbox import PlainRelay, Tables
 
-HISTORIES: Final = 50
+HISTORIES: Final = examples(50)
 PLANTED_HISTORIES_MAX: Final = 200
 """A planted mistake must be found within this many, from the first seed on that its test names."""
 

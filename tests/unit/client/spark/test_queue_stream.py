@@ -19,6 +19,7 @@ from foqs_client.spark.lease_renewal import StreamLeaseRenewal
 from foqs_client.spark.queue_stream import Offset, QueueStream
 from foqs_client.spark.source_options import StreamSourceOptions
 from foqs_client.spark.staging import Staging
+from tests.support.example_counts import examples
 
 LEASE_MS = 60_000
 START = Offset()
@@ -391,7 +392,9 @@ class Died(Exception):
     """The driver was killed."""
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))])
+@pytest.mark.parametrize(
+    "seed", [*range(examples(6)), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))]
+)
 def test_each_item_is_in_one_batch_whenever_the_driver_dies(
     fake: SyncFakeHost, start_driver: Callable[..., Driver], seed: int
 ) -> None:

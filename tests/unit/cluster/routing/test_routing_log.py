@@ -23,6 +23,7 @@ from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
+from tests.support.example_counts import examples
 from tests.support.local_ensemble import LocalEnsemble
 from tests.support.recorded_call import RecordedCall
 
@@ -187,7 +188,7 @@ def size(reply: Any) -> int:
     return len(buffer.getvalue())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_client_that_follows_changes_has_the_complete_table(seed: int) -> None:
     """It asks one of two hosts, and misses some maps; each host has its own memory."""
     rng = Random(seed)

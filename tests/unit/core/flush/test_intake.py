@@ -15,6 +15,7 @@ from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.operation import OPEN, SEALED, Lane, Operation
 from foqs.core.items.life import EventKind
 from foqs_contract.errors import Overloaded, Unavailable
+from tests.support.example_counts import examples
 from tests.support.plain_intake import (
     LIMITS,
     Caller,
@@ -375,7 +376,7 @@ class IntakeMachine(RuleBasedStateMachine):
 
 
 TestIntake = IntakeMachine.TestCase
-TestIntake.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestIntake.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 
 def test_the_plain_intake_allows_a_number_to_be_sealed_once_and_in_order() -> None:

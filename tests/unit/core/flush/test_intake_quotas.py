@@ -12,6 +12,7 @@ from foqs.core.flush.lane_queue import TURN_COST_MAX
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Lane, Operation
 from foqs.core.items.life import Event, EventKind
+from tests.support.example_counts import examples
 from tests.support.plain_intake import (
     Caller,
     intake,
@@ -165,7 +166,7 @@ def test_the_works_of_a_namespace_are_sealed_in_order() -> None:
     assert len(of_n) * 2 == len(found)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.integers(1, 10), min_size=2, max_size=4),
     st.integers(8, 400),
@@ -206,7 +207,7 @@ def test_bytes_are_charged_to_their_namespace() -> None:
     assert served["small"] >= 9 * served["large"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(1, 100), st.integers(1, 120)), min_size=1, max_size=5),
     st.integers(12, 300),

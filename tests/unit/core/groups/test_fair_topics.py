@@ -16,10 +16,11 @@ from foqs.core.groups.topic_turns import TURN, TopicTurns
 from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key, unpack_order_key
 from foqs.core.memory.best_items import reserve_best
 from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.example_counts import examples
 from tests.support.fair_histories import owner_with, play
 from tests.support.plain_groups import PlainItem, Table
 
-HISTORIES: Final = 200
+HISTORIES: Final = examples(200)
 PLANTED_HISTORIES_MAX: Final = 400
 
 

@@ -11,11 +11,12 @@ from typing import Final
 
 import pytest
 
+from tests.support.example_counts import examples
 from tests.support.journal_histories import Count, History, play
 from tests.support.plain_journal import PlainOwner, PlainRead
 from tests.support.plain_journal_tables import FIRST_POSITION, Changed, Dirty, Flush, OwnerRow, Position, Value
 
-HISTORIES: Final = 400
+HISTORIES: Final = examples(400)
 PLANTED_HISTORIES_MAX: Final = 400
 """A planted mistake must be found within this many."""
 

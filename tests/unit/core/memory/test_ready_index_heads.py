@@ -10,6 +10,7 @@ import pytest
 
 from foqs.core.items.item import NUMBER_MAX, OrderKey, pack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
+from tests.support.example_counts import examples
 
 LIMITED: Final = ("namespace", "limited")
 OTHER: Final = ("namespace", "other")
@@ -61,7 +62,7 @@ def key(number: int) -> OrderKey:
     return pack_order_key(0, number, number)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_window_holds_the_heads_that_were_added_up_to_the_boundary(seed: int) -> None:
     random = Random(seed)
     index, source = ReadyIndex(100, 100), Source()

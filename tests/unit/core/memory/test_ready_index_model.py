@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from foqs.core.items.item import OrderKey, TopicName, order_key_number, pack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.ready_window import Refill
+from tests.support.example_counts import examples
 from tests.support.plain_ready import PlainReady
 
 TOPICS = [("ns", "a"), ("ns", "b"), ("ns", "c")]
@@ -221,4 +222,4 @@ class SideBySide(RuleBasedStateMachine):
 
 
 TestSideBySide = SideBySide.TestCase
-TestSideBySide.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestSideBySide.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)

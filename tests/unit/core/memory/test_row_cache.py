@@ -13,6 +13,7 @@ from foqs.core.items.item import Row, State
 from foqs.core.memory.reservations import ROW_BYTES, Budget, LongestPayloads, PrefetchBudget, WrittenRowsBudget, size_of
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from tests.support.builders import row
+from tests.support.example_counts import examples
 
 ONE = ROW_BYTES + 1
 """The size of a row of the builder, whose payload is one byte."""
@@ -262,4 +263,4 @@ class AgainstATable(RuleBasedStateMachine):
 
 
 TestAgainstATable = AgainstATable.TestCase
-TestAgainstATable.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAgainstATable.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
