@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from dataclasses import replace
 import pymysql
 import pytest
 
+from foqs.cli.doctor.region_checks import promoter_problem
 from foqs.store.mysql.mysql_driver import WrongServer
 from shardmgr.loss_report import LastFlush
 from shardmgr.primary import Primary, PrimaryState
@@ -265,6 +267,33 @@ def test_drained_primary_follows_although_a_frozen_host_has_locked_a_row_there(s
             assert (back.term, back.server, set(back.ackers)) == (3, "a", {"b"})
             with pytest.raises(pymysql.MySQLError):
                 frozen.query("COMMIT")
+
+    run(story(), timeout=200)
+
+
+def test_promoter_that_may_not_end_connections_says_which_right_it_lacks_and_doctor_says_so_before(
+    servers: RegionServers,
+) -> None:
+    async def story() -> None:
+        async with serving(servers):
+            servers.make_table("a")
+            servers.write("a", "held")
+            server = servers.servers["a"]
+            settings = server.settings("", user="promoter", unix_socket=None, port=server.port)
+            assert await promoter_problem(settings) == ("", "")
+            right = "CONNECTION_ADMIN" if servers.kind == "mysql9" else "CONNECTION ADMIN"
+            server.query(f"REVOKE {right} ON *.* FROM promoter@'127.0.0.1'")
+            grant = f"GRANT {right} ON *.* TO promoter@'...'"
+            assert await promoter_problem(settings) == (f"promoter lacks {right}", grant)
+            frozen = servers.hold("a", "held")
+            connection = await servers.for_promoter().connect("a")
+            refused = (
+                rf"a: promoter may not end connections of the hosts \(hosts\) there: .*; as root: {re.escape(grant)}"
+            )
+            with pytest.raises(ServerFailed, match=refused):
+                await connection.carry_out(SendCommand("a", ServerCommand.FOLLOW, "b"))
+            frozen.query("COMMIT")
+            connection.close()
 
     run(story(), timeout=200)
 

@@ -28,6 +28,7 @@ class SeenAccounts:
     Attributes:
         hosts: as the account of hosts sees it, or why it does not.
         promoter: why the account of promoters cannot be used; empty: it can.
+        promoter_grant: the statement that mends it; empty: another remedy does.
         replicas: by server, why it cannot receive from this one with its account.
         locked: those of them whose account is locked.
     """
@@ -36,6 +37,7 @@ class SeenAccounts:
     promoter: str
     replicas: dict[str, str]
     locked: frozenset[str] = frozenset()
+    promoter_grant: str = ""
 
 
 async def check_servers(config: Config, database: str, entry: Primary | None) -> list[Finding]:
@@ -82,6 +84,8 @@ def server_findings(name: str, seen: SeenAccounts, database: str, entry: Primary
     if seen.promoter:
         detail = f"promoters cannot use it, so it is neither kept nor promoted: {seen.promoter}"
         remedy = f"correct {key}.promoter_user and its password file, and its grants (docs/regions.md, Accounts)"
+        if seen.promoter_grant:
+            remedy = f"as root there: {seen.promoter_grant} (docs/regions.md, Accounts)"
         found.append(Finding(check, "bad", detail, remedy))
     for replica, problem in sorted(seen.replicas.items()):
         detail = f"{replica} cannot receive from it: {problem}"
@@ -137,14 +141,14 @@ async def _see(config: Config, database: str, name: str) -> SeenAccounts:
         replace(hosts, user=f"{options.replica_user}_{other}", password=replica_password, database="")
         for other in others
     ]
-    seen, problem, problems = await asyncio.gather(
+    seen, (problem, grant), problems = await asyncio.gather(
         _see_as_host(hosts),
-        _promoter_problem(promoter),
+        promoter_problem(promoter),
         asyncio.gather(*(_replica_problem(login) for login in logins)),
     )
     found = {other: each for other, each in zip(others, problems, strict=True) if each is not None}
     locked = frozenset(other for other, each in found.items() if each.is_locked)
-    return SeenAccounts(seen, problem, {other: each.text for other, each in found.items()}, locked)
+    return SeenAccounts(seen, problem, {other: each.text for other, each in found.items()}, locked, grant)
 
 
 async def _see_as_host(settings: MysqlSettings) -> SeenServer | str:
@@ -158,21 +162,24 @@ async def _see_as_host(settings: MysqlSettings) -> SeenServer | str:
         return str(error)
 
 
-async def _promoter_problem(settings: MysqlSettings) -> str:
-    """Return why this account cannot steer replication; empty: it has what can be seen without a change."""
+async def promoter_problem(settings: MysqlSettings) -> tuple[str, str]:
+    """Return why this account cannot steer replication, and the grant that it lacks; empty: it has what can be seen without a change."""
     try:
         link = await MysqlLink.connect(settings)
         try:
             (identity,) = await link.run(IDENTITY)
             sql = replication_sql_of(text(identity.rows[0][0]))
             (grants,) = await link.run(READ_GRANTS)
+            missing = [right for right in sql.promoter_rights if not _has(grants.rows, right)]
+            if missing:
+                rights = ", ".join(missing)
+                return f"{settings.user} lacks {rights}", f"GRANT {rights} ON *.* TO {settings.user}@'...'"
             await link.run(sql.read_variables, sql.read_counters, sql.read_reception)
         finally:
             await link.close()
     except (ServerError, MysqlLinkLost) as error:
-        return str(error)
-    missing = [right for right in sql.promoter_rights if not _has(grants.rows, right)]
-    return f"{settings.user} lacks {missing[0]}" if missing else ""
+        return str(error), ""
+    return "", ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -38,6 +38,7 @@ class MariadbReplication(ReplicationSql):
         "PROCESS",
         "CONNECTION ADMIN",
     )
+    kill_right = "CONNECTION ADMIN"
     log_status = ("RPL_STATUS",)
     schema = b"information_schema"
     read_reception = b"SHOW ALL SLAVES STATUS"

@@ -38,6 +38,7 @@ class MysqlReplication(ReplicationSql):
         "PROCESS",
         "CONNECTION_ADMIN",
     )
+    kill_right = "CONNECTION_ADMIN"
     log_status = ()
     schema = b"performance_schema"
     read_reception = (

@@ -42,6 +42,7 @@ from shardmgr.server_port import ServerFailed
 
 _NO_SUCH_DATABASE_CODE: Final = 1049
 _NO_SUCH_CONNECTION_CODE: Final = 1094
+_KILL_DENIED_CODE: Final = 1095
 _LOCK_WAIT_CODE: Final = 1205
 _LOCK_WAIT_S: Final = 5
 _SHARDS_PER_READ: Final = 100
@@ -96,22 +97,23 @@ class MysqlServers:
         try:
             await link.run(*session_sql.session_settings(_LOCK_WAIT_S))
             await link.run(session_sql.set_autocommit(True))
-            await _end_connections(link, settings.user, "another promoter")
             (found,) = await link.run(IDENTITY)
+            version, server_id = found.rows[0]
+            sql = replication_sql_of(text(version))
+            await _end_connections(link, sql, settings.user, settings.user, "another promoter")
         except BaseException as error:
             link.abort()
             if isinstance(error, ServerError | MysqlLinkLost | ServerUnfit):
                 raise ServerFailed(f"{name}: {error}") from error
             raise
-        version, server_id = found.rows[0]
-        sql = replication_sql_of(text(version))
         return MysqlServer(name, int(server_id), link, sql, self._database, self._accesses)
 
 
-async def _end_connections(link: MysqlLink, user: str, whose: str) -> None:
+async def _end_connections(link: MysqlLink, sql: ReplicationSql, promoter: str, user: str, whose: str) -> None:
     """End all connections of an account but this one, and wait until they are gone.
 
     Args:
+        promoter: the user of this connection.
         whose: for the error.
 
     A KILL returns at once, and the statement goes on for some milliseconds. On MariaDB it frees a commit that waits
@@ -127,7 +129,7 @@ async def _end_connections(link: MysqlLink, user: str, whose: str) -> None:
             if process.user == user and number != own.rows[0][0]
         }
         for number in others.keys() - killed:
-            await _kill(link, number)
+            await _kill(link, number, sql, promoter, whose)
         killed |= others.keys()
         # MySQL does not end a commit that waits for its ack when its connection is killed. It does nothing more.
         if all(process.state.startswith(WAITS_FOR_ACK) for process in others.values()):
@@ -136,11 +138,16 @@ async def _end_connections(link: MysqlLink, user: str, whose: str) -> None:
     raise ServerUnfit(f"connections of {whose} do not end: {sorted(others)}; see SHOW PROCESSLIST")
 
 
-async def _kill(link: MysqlLink, number: int) -> None:
-    """End a connection, which may have ended already."""
+async def _kill(link: MysqlLink, number: int, sql: ReplicationSql, promoter: str, whose: str) -> None:
+    """End a connection, which may have ended already. Raises `ServerUnfit` if this user may not."""
     try:
         await link.run(session_sql.kill(number))
     except ServerError as error:
+        if error.code == _KILL_DENIED_CODE:
+            raise ServerUnfit(
+                f"{promoter} may not end connections of {whose} there: {error}; "
+                f"as root: GRANT {sql.kill_right} ON *.* TO {promoter}@'...'"
+            ) from error
         if error.code != _NO_SUCH_CONNECTION_CODE:
             raise
 
@@ -263,12 +270,13 @@ class MysqlServer:
         one were, MariaDB would free it without an ack.
         """
         (found,) = await self._run(session_sql.PROCESSES)
-        hosts = (self._accesses[self._name].hosts_user, self._database)
+        access = self._accesses[self._name]
+        hosts = (access.hosts_user, self._database)
         for number, process in decode_processes(found).items():
             if (process.user, process.database) == hosts and not process.is_committing:
                 try:
-                    await _kill(self._link, number)
-                except ServerError as error:
+                    await _kill(self._link, number, self._sql, access.settings.user, f"the hosts ({access.hosts_user})")
+                except (ServerError, ServerUnfit) as error:
                     raise ServerFailed(f"{self._name}: {error}") from error
                 except MysqlLinkLost as error:
                     raise self._lost(error) from error
@@ -287,7 +295,8 @@ class MysqlServer:
             ) from error
         self._link.timeout_s = min(_READ_S, self._command_s)
         try:
-            await _end_connections(self._link, account.user, "replicas")
+            promoter = self._accesses[self._name].settings.user
+            await _end_connections(self._link, self._sql, promoter, account.user, "replicas")
         except (ServerError, ServerUnfit) as error:
             raise ServerFailed(f"{self._name}: {error}") from error
         except MysqlLinkLost as error:

@@ -160,6 +160,8 @@ class ReplicationSql(ABC):
     """The names of the counters of starts of the reception."""
     promoter_rights: Sequence[str]
     """Rights for the whole server without which an account cannot steer the replication."""
+    kill_right: str
+    """The one of them that ends connections of other accounts."""
     log_status: Sequence[str]
     """The names of what `kept_log` looks at."""
 

@@ -10,7 +10,9 @@ import pytest
 
 from foqs.store.mysql.mariadb_replication import MariadbReplication
 from foqs.store.mysql.mysql_driver import MysqlSettings, Result, ServerError
+from foqs.store.mysql.mysql_replication import MysqlReplication
 from foqs.store.mysql.mysql_server import MysqlServer, ServerAccess
+from foqs.store.mysql.replication_sql import ReplicationSql
 from shardmgr.promotion import SendCommand, ServerCommand
 from shardmgr.server_port import ServerFailed
 from tests.support.aio import run
@@ -53,12 +55,12 @@ class PlainLink:
         return [int(found) for each in self.statements for found in re.findall(rb"KILL CONNECTION (\d+)", each)]
 
 
-def server(link: PlainLink) -> MysqlServer:
+def server(link: PlainLink, sql: ReplicationSql | None = None) -> MysqlServer:
     accesses = {
         name: ServerAccess(MysqlSettings("", user="promoter"), (name, 3306), f"replica_{name}", "secret", "hosts")
         for name in ("a", "b")
     }
-    return MysqlServer("a", 11, cast("Any", link), MariadbReplication(), "foqs", accesses)
+    return MysqlServer("a", 11, cast("Any", link), sql or MariadbReplication(), "foqs", accesses)
 
 
 def test_connections_of_hosts_to_the_database_are_ended_before_it_follows() -> None:
@@ -71,10 +73,25 @@ def test_connections_of_hosts_to_the_database_are_ended_before_it_follows() -> N
 
 
 def test_server_does_not_follow_while_a_connection_cannot_be_ended() -> None:
-    link = PlainLink({HOST: 1095})
+    link = PlainLink({HOST: 1205})
     with pytest.raises(ServerFailed, match="a: refused"):
         run(server(link).carry_out(FOLLOW))
     assert b"START SLAVE" not in link.statements
+
+
+@pytest.mark.parametrize(
+    ("sql", "right"), [(MariadbReplication(), "CONNECTION ADMIN"), (MysqlReplication(), "CONNECTION_ADMIN")]
+)
+def test_promoter_that_may_not_end_connections_names_the_right_and_its_account(sql: ReplicationSql, right: str) -> None:
+    link = PlainLink({HOST: 1095})
+    with pytest.raises(ServerFailed) as failed:
+        run(server(link, sql).carry_out(FOLLOW))
+    assert str(failed.value) == (
+        "a: promoter may not end connections of the hosts (hosts) there: refused (error 1095); "
+        f"as root: GRANT {right} ON *.* TO promoter@'...'"
+    )
+    assert link.kills == [HOST]
+    assert not [each for each in link.statements if each.startswith((b"STOP", b"CHANGE", b"START"))]
 
 
 @pytest.mark.parametrize("command", [each for each in ServerCommand if each is not ServerCommand.FOLLOW])

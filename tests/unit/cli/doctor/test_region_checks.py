@@ -8,6 +8,9 @@ import pytest
 
 from foqs.cli.doctor.region_checks import SeenAccounts, _has, server_findings, shared_numbers
 from foqs.store.mysql.expected_server import SeenServer
+from foqs.store.mysql.mariadb_replication import MariadbReplication
+from foqs.store.mysql.mysql_replication import MysqlReplication
+from foqs.store.mysql.replication_sql import ReplicationSql
 from shardmgr.primary import DatabaseServer, LossPolicy, Primary
 
 SERVERS = {name: DatabaseServer(f"r-{name}", at) for at, name in enumerate("abc", 1)}
@@ -64,6 +67,20 @@ def test_server_without_a_fault_is_ok_and_all_faults_are_named() -> None:
     assert len(server_findings("b", SeenAccounts(WELL, "away", {"a": "away", "c": "away"}), "main", ENTRY)) == 3
     [found] = server_findings("b", SeenAccounts(replace(WELL, is_read_only=False), "", {}), "main", None)
     assert found.state == "ok"
+
+
+def test_right_that_promoters_lack_is_named_with_its_grant() -> None:
+    grant = "GRANT CONNECTION ADMIN ON *.* TO promoter@'...'"
+    lacking = SeenAccounts(WELL, "promoter lacks CONNECTION ADMIN", {}, promoter_grant=grant)
+    [found] = server_findings("b", lacking, "main", ENTRY)
+    assert found.state == "bad"
+    assert found.detail.endswith("promoter lacks CONNECTION ADMIN")
+    assert found.remedy == f"as root there: {grant} (docs/regions.md, Accounts)"
+
+
+@pytest.mark.parametrize("sql", [MariadbReplication(), MysqlReplication()])
+def test_right_to_end_connections_is_among_those_that_doctor_looks_for(sql: ReplicationSql) -> None:
+    assert sql.kill_right in sql.promoter_rights
 
 
 def test_number_of_two_servers_is_found() -> None:
