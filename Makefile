@@ -161,7 +161,7 @@ NOT_NEWEST := $(addprefix --ignore tests/unit/,perf tools test_document_names.py
 # Without database servers and ZooKeeper, whose tests take most of the time.
 .PHONY: test-newest
 test-newest: $(DEV) ## the unit and contract tests, and Django's project, with the newest Python beside that of .venv (NEWEST=PYTHON names one)
-	@tests=(-m 'not long and not mysql and not postgres and not zookeeper' -k 'not planted_mistake' $(NOT_NEWEST) \
+	@tests=(-m 'not long and not once and not mysql and not postgres and not zookeeper' -k 'not planted_mistake' $(NOT_NEWEST) \
 	  tests/unit tests/contract tests/integration/test_docs_django.py); \
 	own=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	newest='$(NEWEST)'; newest=$${newest:-$$(tools/python.sh beside "$$own")}; \
@@ -181,6 +181,9 @@ compile: $(DEV) ## compile the hot modules beside their sources (make compile-cl
 compile-clean: ## remove the compiled modules
 	@python3 tools/compile.py --clean
 
+# What costs seconds and shows a rule is compiled too in make test-long only.
+ALSO_COMPILED = $(if $(filter 0,$(LEVEL)),and not once)
+
 # The packages with compiled modules, those that call them directly, and bad values of every field of every call. Whether
 # planted mistakes are found, and what MySQL 9 does, the plain tests show.
 COMPILED_TESTS := $(addprefix tests/unit/,core queue rpc runtime shard store cluster sqs testing) tests/contract/test_store*.py \
@@ -192,7 +195,7 @@ test-compiled: system-packages $(DEV) ## the unit and contract tests of the comp
 	@$(BIN)/python tools/compile.py --copy $(TESTED_COPY) --level $(LEVEL)
 	@cd $(TESTED_COPY) && export FOQS_PURE=0 PYTHONPATH=$(TESTED_COPY):$(TESTED_COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
-	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile few --dist worksteal -m 'not long and not takes_source and not zookeeper' \
+	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile few --dist worksteal -m 'not long $(ALSO_COMPILED) and not takes_source and not zookeeper' \
 	    -k 'not mysql9 and not planted_mistake' $(COMPILED_TESTS) $(ARGS)
 
 # The files of the second call run with servers in containers in place of those of packages.

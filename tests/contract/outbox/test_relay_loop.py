@@ -385,6 +385,7 @@ class SlowThread(NoThread):
         return function(*arguments)
 
 
+@pytest.mark.once
 def test_a_long_catch_up_of_few_groups_does_not_read_the_whole_table_for_each_memory_of_rows(place: Place) -> None:
     with closing(place.connect(False)) as connection:
         groups = [str(number % 20) for number in range(8_000)]

@@ -86,6 +86,7 @@ def test_item_enqueued_at_a_slow_host_reaches_a_waiting_dequeue(
     run_rpc_tier(story, shards=2)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("topics", [["t", "u"], ["*"]])
 @pytest.mark.parametrize("slow", [(0,), (0, 1)])
 @pytest.mark.parametrize("flush_s", FLUSHES_S)

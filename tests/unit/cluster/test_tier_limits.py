@@ -62,6 +62,7 @@ PATTERNS: dict[str, Rates] = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_all_hosts_together_are_held_to_the_rate_within_a_twentieth_of_any_minute(pattern: str) -> None:
     tier = RateTier(3, rate())
@@ -71,6 +72,7 @@ def test_all_hosts_together_are_held_to_the_rate_within_a_twentieth_of_any_minut
     assert most <= 1.05 * LIMIT
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("hosts", "per_minute"), [(2, 60_000), (8, 1_200)])
 def test_rate_holds_for_any_number_of_hosts_and_any_limit(hosts: int, per_minute: int) -> None:
     patterns = [
@@ -86,6 +88,7 @@ def test_rate_holds_for_any_number_of_hosts_and_any_limit(hosts: int, per_minute
         assert most <= 1.05 * per_minute
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("every_s", [2, 10, 30])
 def test_burst_after_a_quiet_time_exceeds_the_rate_by_at_most_a_twentieth(every_s: float) -> None:
     tier = RateTier(3, rate())
@@ -123,6 +126,7 @@ def test_allocation_follows_arrivals_within_two_seconds() -> None:
         assert tier.partition(turn % 3) > 0.95
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_allocations_together_are_never_much_more_than_the_limit(pattern: str) -> None:
     tier = RateTier(3, rate())
@@ -180,6 +184,7 @@ def test_partitioned_hosts_keep_their_allocations() -> None:
     assert most <= 1.05 * LIMIT
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("sides", [[(0, 1), (2,)], [(0,), (1,), (2,)]])
 @pytest.mark.parametrize("before", [at(), at(0), at(2)])
 def test_partition_does_not_double_the_rate(sides: list[tuple[int, ...]], before: Rates) -> None:
@@ -318,6 +323,7 @@ def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: Name
     assert "for all hosts together" in error.message
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pattern", [at(0), moving(3, 3), *(at_random(3, 1.0 + seed, seed) for seed in range(3))])
 @pytest.mark.parametrize("each", [1, 10])
 def test_backlog_limit_is_exceeded_by_little(pattern: Rates, each: int) -> None:

@@ -235,6 +235,7 @@ def test_epochs_of_a_host_alone_keep_fields_of_a_newer_version(tmp_path: Path) -
     assert FileEpochBook(path).load() == {1: 5, 2: 1}
 
 
+@pytest.mark.once
 def test_documents_are_built_from_their_fields_only_where_they_are_parsed_or_created() -> None:
     """Everywhere else a change replaces fields of the stored one, and so keeps the others."""
     allowed = {

@@ -62,6 +62,7 @@ def test_every_metric_that_an_option_names_exists() -> None:
     assert {name.removesuffix("_total") for name in named} <= {metric.name for metric in METRICS}
 
 
+@pytest.mark.once
 def test_every_option_is_read_somewhere_in_the_host() -> None:
     trees = [ast.parse(path.read_text()) for path in Path(foqs.__file__).parent.rglob("*.py")]
     read = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

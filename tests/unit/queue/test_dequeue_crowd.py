@@ -59,6 +59,7 @@ class Consumers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wait_ms", [2_000, 0])
 @pytest.mark.parametrize("topics", [["t"], ["a", "b", "c", "d"]])
 def test_throughput_stays_when_consumers_ask_for_more_than_a_shard_can_lease(
@@ -117,6 +118,7 @@ def test_other_writes_reduce_the_room_and_no_lease_is_wasted(monkeypatch: pytest
     run_in_world(story)
 
 
+@pytest.mark.once
 def test_each_shard_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         shards = (1, 2, 3)
@@ -137,6 +139,7 @@ def test_each_shard_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run_in_world(story)
 
 
+@pytest.mark.once
 def test_room_is_divided_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         names = [f"light-{number}" for number in range(9)]

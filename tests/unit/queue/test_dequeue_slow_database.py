@@ -81,6 +81,7 @@ def test_waiting_consumers_get_every_item_however_slow_flushes_are(
     run_in_world(story)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
 def test_one_consumer_gets_item_after_item_however_slow_flushes_are(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +118,7 @@ def test_new_item_reaches_a_waiting_consumer_however_slow_flushes_are(
     run_in_world(story)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("delivery_ms", [80, 1_000])
 @pytest.mark.parametrize("flush_s", [*FLUSHES_S, 0.12])
 def test_items_of_several_slow_shards_reach_a_waiting_consumer(

@@ -82,6 +82,7 @@ def test_item_is_delivered_within_a_few_flushes_during_a_flood_of_another_namesp
     run_in_world(story)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("weights", [pytest.param((1, 1), marks=pytest.mark.long), (3, 1), (1, 5)])
 def test_saturated_writes_are_divided_by_weight(weights: tuple[int, int]) -> None:
     async def story(world: World) -> None:

@@ -158,6 +158,7 @@ def test_dead_items_do_not_pile_up_after_their_retention() -> None:
     run_flood(story)
 
 
+@pytest.mark.once
 def test_ended_leases_do_not_pile_up() -> None:
     async def story(flood: Flood) -> None:
         async def lease(number: int) -> None:

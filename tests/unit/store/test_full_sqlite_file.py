@@ -53,6 +53,7 @@ class FullFile:
         return owned, number
 
 
+@pytest.mark.once
 def test_young_items_are_acked_in_a_full_file_while_the_oldest_hundred_rows_of_its_journal_stay(tmp_path: Path) -> None:
     file = FullFile(tmp_path)
     file.reserve_bytes = 64 << 10

@@ -187,6 +187,7 @@ FRONTS = {
 """The oldest items, by flushes. They stay, but for half of the items of the last front."""
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("payload_bytes", "is_unreadable"),
     [pytest.param(500, False, marks=pytest.mark.long), (10, False), (2_000, True)],

@@ -106,6 +106,7 @@ def test_long_poll_ends_by_the_clock_of_the_host() -> None:
     run(main())
 
 
+@pytest.mark.once
 def test_year_of_virtual_time_passes() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
@@ -119,6 +120,7 @@ def test_year_of_virtual_time_passes() -> None:
     run(main())
 
 
+@pytest.mark.once
 def test_item_is_ready_after_an_advance_by_exactly_its_delay() -> None:
     async def main() -> None:
         for tenth in range(10):

@@ -398,6 +398,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
     run_gossip_world(story, settings=replace(SETTINGS, page_topics_max=500))
 
 
+@pytest.mark.once
 def test_busy_topics_are_refreshed_and_reported_once_per_interval() -> None:
     """There are more topics than one reply holds. Later pages do not repeat topics that changed in the meantime."""
 

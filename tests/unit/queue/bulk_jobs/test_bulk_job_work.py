@@ -609,6 +609,7 @@ def test_each_item_is_changed_once_whenever_the_owner_dies() -> None:
     assert runs == {1, 2}
 
 
+@pytest.mark.once
 def test_count_is_exact_and_changes_nothing_whenever_the_owner_dies() -> None:
     count = BulkChange(bulk_actions.COUNT)
     _, job, steps = _run_with_a_death(10**9, count)
@@ -650,6 +651,7 @@ def test_count_pauses_after_each_page_as_long_as_the_page_took() -> None:
     run_story(story)
 
 
+@pytest.mark.once
 def test_worker_that_does_not_record_the_start_of_its_walk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: the cursor is written only with the first full second."""
 
