@@ -27,7 +27,7 @@ from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
-from tests.support.mysql9 import BOTH, running
+from tests.support.mysql9 import BOTH, MYSQL9_IF_LONG, running
 
 T = TypeVar("T")
 SHARD = 3
@@ -99,9 +99,9 @@ def mariadb(request: pytest.FixtureRequest, servers: Callable[[str], MariaDb]) -
     return servers(request.param)
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=MYSQL9_IF_LONG)
 def own_mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    """A server that the test may kill."""
+    """A server that the test may kill; MySQL 9, which starts slowly, in `make test-long` only."""
     with running(request.param) as server:
         yield server
 
