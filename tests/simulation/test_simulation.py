@@ -56,7 +56,7 @@ SEEDS, LONG_SEEDS = 12, range(0, 300, 50)
 """Seeds 0 to 11 always, and up to 299 in the long tests. Each has at least 300 items, 2,000 calls and 3 crashes."""
 FLEET_SEEDS, FLEET_LONG_SEEDS = 8, range(0, 300, 50)
 """Seeds 0 to 7 always, and up to 299 in the long tests. Each has at least 200 items, 1,200 calls and 3 crashes."""
-HEAVY_SEEDS, HEAVY_LONG_SEEDS = 12, range(0, 100, 25)
+HEAVY_SEEDS, HEAVY_LONG_SEEDS = 6, range(0, 100, 25)
 JOURNAL_SEEDS, JOURNAL_LONG_SEEDS = 5, range(0, 50, 25)
 REGIONS_SEEDS, REGIONS_LONG_SEEDS = 3, range(0, 60, 30)
 """Seeds 0 to 2 always, and up to 59 in the long tests. Each has at least 200 items, 1,200 calls and 2 crashes."""
@@ -70,9 +70,9 @@ def chunks(first: int, bases: range) -> pytest.MarkDecorator:
 
 
 def planted(bugs: Iterable[str]) -> pytest.MarkDecorator:
-    """Search for each fourth of the planted bugs, from the first on, and in the long tests for all others."""
+    """Search for each eighth of the planted bugs, from the first on, and in the long tests for all others."""
     names = [
-        name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.long) for number, name in enumerate(bugs)
+        name if number % 8 == 0 else pytest.param(name, marks=pytest.mark.long) for number, name in enumerate(bugs)
     ]
     return pytest.mark.parametrize("name", names)
 
@@ -253,7 +253,7 @@ def test_a_planted_bug_of_surplus_is_caught(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("options", [[], ["--fleet"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--fleet"], marks=pytest.mark.long)])
 @planted(planted_durability.BUGS)
 def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) -> None:
     assert_bug_is_caught(name, planted_durability.BUGS[name], *options)
@@ -326,7 +326,7 @@ def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:
     assert shows(bug, done.output.splitlines()), done.output
 
 
-@pytest.mark.parametrize("options", [[], ["--fleet"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--fleet"], marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_the_host_survives_is_reported(name: str, options: list[str]) -> None:
     done = run_program("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
