@@ -98,6 +98,7 @@ def test_batch_that_is_run_again_in_another_way_is_refused_before_its_first_row(
     assert not queue.rows(f"{topic}.other")
 
 
+@pytest.mark.long  # starts Spark twice; that a batch is run again, the tests above show in one session
 @pytest.mark.timeout(720)
 def test_driver_that_was_killed_in_the_middle_of_a_batch_enqueues_each_row_once(
     queue: SparkQueue, topic: str, tmp_path: Path
