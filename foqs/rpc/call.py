@@ -8,6 +8,7 @@ a `PendingCall`. Knows nothing of bytes, nor of what a call does.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -30,7 +31,7 @@ _T = TypeVar("_T")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Call:
+class Call(ABC):
     """One call of the contract, as its handler gets it.
 
     Attributes:
@@ -49,20 +50,20 @@ class Call:
     principal: Principal | None
     peer: str
 
+    @abstractmethod
     def reply(self, to_struct: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         """Reply with the struct `to_struct(value)`.
 
         `give_back` is called if, and only if, no part of the reply can be written.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: Exception) -> None:
         """Fail the whole call; an error that is no FoqsError is a bug."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_malformed(self, text: str) -> None:
         """Log that the client sent bytes that no correct client sends."""
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
