@@ -16,7 +16,7 @@ import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import Leases, Operation
@@ -28,6 +28,14 @@ from foqs.shard.shard import OwnedShard
 from foqs_contract.errors import UnknownOutcome
 
 KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
+
+
+class ReservedKeys(NamedTuple):
+    """Keys of one shard that are reserved for a dequeue, by topic. A run of a strict group is apart from all others."""
+
+    shard: OwnedShard
+    spans: KeysByTopic
+    is_run: bool = False
 
 
 class ItemSource(Protocol):
@@ -50,10 +58,11 @@ class ItemSource(Protocol):
         *,
         skip_refilling: bool,
         excluded: Collection[OwnedShard] = (),
-    ) -> list[tuple[OwnedShard, KeysByTopic]]:
-        """Reserve the best keys that are certain, and return them by shard and topic.
+        run_max: int = 1,
+    ) -> list[ReservedKeys]:
+        """Reserve the best keys that are certain.
 
-        `skip_refilling` skips shards that are still reading. If shards are `excluded`, only other shards that commit
+        Of a strict group, up to `run_max` are reserved together. `skip_refilling` skips shards that are still reading. If shards are `excluded`, only other shards that commit
         quickly are used.
         """
         ...
@@ -88,6 +97,7 @@ class Dequeue:
         settings: the settings of the namespace.
         topics: the number of items wanted of each.
         wait_deadline: the moment at which it stops waiting for items; at most `deadline`.
+        run_max: how many items of a strict group it gets together.
     """
 
     __slots__ = (
@@ -105,6 +115,7 @@ class Dequeue:
         "item_bytes_max",
         "items_max",
         "lease_ms",
+        "run_max",
         "settings",
         "topics",
     )
@@ -120,8 +131,10 @@ class Dequeue:
         wait_deadline: float,
         deadline: float,
         on_done: Callable[[LeasedItems], None],
+        run_max: int = 1,
     ) -> None:
         self.settings = settings
+        self.run_max = run_max
         self.topics = topics
         self.lease_ms = lease_ms
         self.item_bytes_max = item_bytes_max
@@ -154,7 +167,9 @@ class Dequeue:
         source = self._source
         if now is None:
             now = source.loop_time()
-        reserved = source.reserve_best(self.topics, self.items_max, skip_refilling=self._refill_deadline <= now)
+        reserved = source.reserve_best(
+            self.topics, self.items_max, skip_refilling=self._refill_deadline <= now, run_max=self.run_max
+        )
         if reserved:
             self._stop_waiting()
             self._submit_leases(reserved, now)
@@ -192,16 +207,16 @@ class Dequeue:
 
     # ------------------------------------------------------------------ leasing
 
-    def _submit_leases(self, reserved: Sequence[tuple[OwnedShard, KeysByTopic]], now: float) -> None:
+    def _submit_leases(self, reserved: Sequence[ReservedKeys], now: float) -> None:
         self._phase = _Phase.LEASING
         self._set_lease_timer(now)
         self._lease_operations = []
-        for shard, spans in reserved:
+        for shard, spans, is_run in reserved:
             namespace = spans[0][0][0]
             self._lease_operations.append(
                 (
                     shard,
-                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self),
+                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self, is_run=is_run),
                 )
             )
 
@@ -270,6 +285,8 @@ class Dequeue:
         for topic, order_keys in operation.spans:
             first, results = position[topic] << ORDER_KEY_BITS, operation.results[start:]
             leased = [key for key, result in zip(order_keys, results, strict=False) if type(result) is Row]
+            if operation.is_whole:
+                leased = [order_keys[0]] * len(leased)  # a run has the place of its head
             ranks += [first | rank for rank in arrival_ranks(leased)]
             start += len(order_keys)
         return ranks
@@ -304,10 +321,12 @@ class Dequeue:
         Leases that commit after they were given up are released. A dequeue switches
         once, and only to items that it reserved: else slow databases would never deliver.
         """
-        reserved: Sequence[tuple[OwnedShard, KeysByTopic]] = ()
+        reserved: Sequence[ReservedKeys] = ()
         late = [shard for shard, operation in self._lease_operations if operation.is_open]
         if late and not self._has_switched_shards:
-            reserved = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
+            reserved = self._source.reserve_best(
+                self.topics, self.items_max, skip_refilling=True, excluded=late, run_max=self.run_max
+            )
         if reserved:
             self._has_switched_shards = True
             self._cancel_open_leases()

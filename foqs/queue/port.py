@@ -446,6 +446,7 @@ class Queue(Protocol):
         deadline: float,
         on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
+        run_max: int = 1,
     ) -> PendingCall:
         """Deliver the best READY items of (topic, count) pairs; none if none came within `wait_ms`.
 
@@ -453,6 +454,7 @@ class Queue(Protocol):
 
         Args:
             items_max: limit for all topics together; earlier topics are served first.
+            run_max: how many items of a strict group are delivered together. They follow each other in the reply.
         """
         ...
 

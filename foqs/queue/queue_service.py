@@ -20,14 +20,14 @@ from foqs.core.flush.operation import Acks, Events, Leases, Operation, Operation
 from foqs.core.items.atomic_items import error_of_item
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
-from foqs.core.memory.best_items import plan_prefetch, reserve_best
+from foqs.core.memory.best_items import plan_prefetch, reserve_best, reserve_runs
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.options.options import NamespaceOptions
 from foqs.queue.bulk_changes import HostBulkChanges
 from foqs.queue.call_limits import CallLimits
 from foqs.queue.completing import Completing
-from foqs.queue.dequeue import Dequeue, KeysByTopic
+from foqs.queue.dequeue import Dequeue, KeysByTopic, ReservedKeys
 from foqs.queue.host_state import HostState
 from foqs.queue.order_meter import OrderMeter
 from foqs.queue.owned_shards import OwnedShards
@@ -284,6 +284,7 @@ class QueueService:
         deadline: float,
         on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
+        run_max: int = 1,
     ) -> PendingCall:
         settings = self.namespace_settings(namespace)
         item_bytes = self._item_bytes_max(namespace, settings)
@@ -297,6 +298,7 @@ class QueueService:
             min(deadline, self.loop_time() + wait_ms / 1000) if wait_ms else 0.0,
             deadline,
             on_done,
+            run_max,
         )
         dequeue.try_deliver()
         return dequeue
@@ -330,10 +332,11 @@ class QueueService:
         *,
         skip_refilling: bool,
         excluded: Collection[OwnedShard] = (),
-    ) -> list[tuple[OwnedShard, KeysByTopic]]:
+        run_max: int = 1,
+    ) -> list[ReservedKeys]:
         """Reserve the best keys that are certain: up to the count of each topic, and up to `items_max` in all.
 
-        `skip_refilling` skips shards that are still reading better keys. A dequeue that has `excluded` shards also skips
+        Of a strict group, up to `run_max` are reserved together. `skip_refilling` skips shards that are still reading better keys. A dequeue that has `excluded` shards also skips
         shards that would be late. Paused topics are skipped.
         """
         if self._suspension.is_on:
@@ -359,6 +362,9 @@ class QueueService:
         if not shards_by_topic:
             return []
         reserved: dict[OwnedShard, KeysByTopic] = {}
+        runs: list[ReservedKeys] = []
+        parts: Sequence[tuple[OwnedShard, list[OrderKey]]]
+        heads: Sequence[tuple[OwnedShard, list[OrderKey]]]
         paused, demand, now_s = self._namespaces.paused_topics, self._demand, self._stopwatch_s()
         for topic in [topic for topic in topics if topic in shards_by_topic]:
             if topic in paused:
@@ -366,19 +372,26 @@ class QueueService:
             count = min(topics[topic], items_max)
             if count <= 0:
                 break
-            reserved_count = 0
             shards = shards_by_topic[topic]
-            parts = self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling)
+            if run_max > 1 and shards[0].index.gives_runs(topic):
+                found = self._reserve_runs(topic, count, shards, rooms, run_max, skip_refilling=skip_refilling)
+                runs += [ReservedKeys(shard, [(topic, run)], is_run=True) for shard, run in found if len(run) > 1]
+                parts = _single_keys(found)
+                heads = [(shard, run[:1]) for shard, run in found]
+                reserved_count = sum([len(run) for _, run in found])
+            else:
+                heads = parts = self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling)
+                reserved_count = sum([len(order_keys) for _, order_keys in parts])
+                for shard, order_keys in parts:
+                    rooms[shard] -= len(order_keys)
             for shard, order_keys in parts:
-                rooms[shard] -= len(order_keys)
                 reserved.setdefault(shard, []).append((topic, order_keys))
-                reserved_count += len(order_keys)
             if reserved_count:
                 items_max -= reserved_count
-                self.order_meter.record(topic, parts, reserved_count, now_s)
+                self.order_meter.record(topic, heads, reserved_count, now_s)
                 if demand.record_dequeue(topic, reserved_count, now_s):
                     self._prefetch(shards, topic, now_s)
-        return list(reserved.items())
+        return [*[ReservedKeys(shard, spans) for shard, spans in reserved.items()], *runs]
 
     def _reserve_of_topic(
         self,
@@ -397,14 +410,29 @@ class QueueService:
             order_keys = shard.index.reserve(topic, min(count, rooms[shard]))
             return ((shard, order_keys),) if order_keys else ()
         shards = [shard for shard in shards if rooms[shard]]
-        indexes = [shard.index for shard in shards]
-        sources = (
-            [_EMPTY_INDEX if index.needs_refill(topic) else index for index in indexes] if skip_refilling else indexes
-        )
+        sources = _indexes(shards, topic, skip_refilling=skip_refilling)
         order_keys_by_shard = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
         return [
             (shard, order_keys) for shard, order_keys in zip(shards, order_keys_by_shard, strict=True) if order_keys
         ]
+
+    def _reserve_runs(
+        self,
+        topic: TopicName,
+        count: int,
+        shards: Sequence[OwnedShard],
+        rooms: dict[OwnedShard, int],
+        run_max: int,
+        *,
+        skip_refilling: bool,
+    ) -> list[tuple[OwnedShard, list[OrderKey]]]:
+        """Reserve the best heads of a topic with strict groups, each with its run. Returns the runs, and takes their room."""
+        shards = [shard for shard in shards if rooms[shard]]
+        sources = _indexes(shards, topic, skip_refilling=skip_refilling)
+        found = reserve_runs(sources, topic, count, [rooms[shard] for shard in shards], run_max)
+        for shard, runs in zip(shards, found, strict=True):
+            rooms[shard] -= sum(map(len, runs))
+        return [(shard, run) for shard, runs in zip(shards, found, strict=True) for run in runs]
 
     def _prefetch(self, shards: Sequence[OwnedShard], topic: TopicName, now_s: float) -> None:
         """Read more of a topic if less is in memory than its demand needs."""
@@ -506,6 +534,21 @@ class QueueService:
 
     def shard_statuses(self) -> list[ShardStatus]:
         return self._state.shard_statuses()
+
+
+def _indexes(shards: Sequence[OwnedShard], topic: TopicName, *, skip_refilling: bool) -> list[ReadyIndex]:
+    """Return the indexes of shards; with `skip_refilling`, empty ones for those that may still read better keys."""
+    indexes = [shard.index for shard in shards]
+    return [_EMPTY_INDEX if index.needs_refill(topic) else index for index in indexes] if skip_refilling else indexes
+
+
+def _single_keys(runs: Sequence[tuple[OwnedShard, list[OrderKey]]]) -> list[tuple[OwnedShard, list[OrderKey]]]:
+    """Return, by shard, the keys that have no others of their group with them."""
+    keys: dict[OwnedShard, list[OrderKey]] = {}
+    for shard, run in runs:
+        if len(run) == 1:
+            keys.setdefault(shard, []).append(run[0])
+    return [*keys.items()]
 
 
 def _prefetch_in_turn(shards: Sequence[OwnedShard], topic: TopicName, target: int) -> None:

@@ -207,7 +207,7 @@ def item_view(item: RowView, with_payload: bool) -> ttypes.ItemView:
     if row.first_delivered_at_ms is not None:
         view.first_delivery_age_ms = max(0, now_ms - row.first_delivered_at_ms)
     if row.state is State.DEFERRED:
-        view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
+        view.due_in_ms = max(0, row.ready_at_ms - now_ms)
     elif row.state is State.LEASED and row.due_ms is not None:
         view.lease_remaining_ms = item.lease_left_ms
     if row.expires_at_ms is not None:

@@ -15,6 +15,7 @@ from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_f
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.operation import Leases
 from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.flush.run_ends import NO_RUN_ENDS, RunEnds, find_run_ends
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, pack_order_key
 from foqs.core.items.life import FlushContext, becomes_ready
@@ -33,6 +34,7 @@ class FlushReads:
         payloads: numbers of rows with payload, and the longest payload that is read of each.
         key_names: idempotency keys whose records are read.
         has_own_idempotency_keys: whether the keys of new items are among them.
+        run_ends: which items of runs may end early. The rows behind them are read, too.
     """
 
     find: FindRow
@@ -40,6 +42,7 @@ class FlushReads:
     payloads: dict[int, int]
     key_names: list[KeyName]
     has_own_idempotency_keys: bool
+    run_ends: RunEnds = NO_RUN_ENDS
 
 
 class FlushPlanner:
@@ -48,6 +51,7 @@ class FlushPlanner:
     Args:
         now_ms: returns the time of the shard clock.
         arrival_ms: returns the place of an item that is accepted now.
+        is_free: returns whether no event of an item waits, or is in the sealed batch.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class FlushPlanner:
         host: HostServices,
         now_ms: Callable[[], int],
         arrival_ms: Callable[[], int],
+        is_free: Callable[[int], bool],
     ) -> None:
         self._shard = shard
         self._memory = memory
@@ -67,6 +72,7 @@ class FlushPlanner:
         """Payloads of due items that one flush may read for waiting dequeues."""
         self._now_ms = now_ms
         self._arrival_ms = arrival_ms
+        self._is_free = is_free
 
     # ----------------------------------------------------------- a sealed batch
 
@@ -162,7 +168,8 @@ class FlushPlanner:
         Args:
             with_own_idempotency_keys: it reads the keys of its new items.
         """
-        find: FindRow = self._memory.cache.get
+        memory = self._memory
+        find: FindRow = memory.cache.get
         if batch.dues:
             find = chain_finders(find, *batch.due_rows())
         wanted = batch.dues_with_waiter()
@@ -177,24 +184,28 @@ class FlushPlanner:
             for part in batch.leases:
                 bytes_max = part.operation.read_bytes
                 payloads.update([(number, bytes_max) for number in part.numbers if number in payloads])
+        run_ends = NO_RUN_ENDS
+        if memory.run_topics and batch.events:
+            run_ends = find_run_ends(batch, memory.runs(), self._is_free)
+            known = {*rows}
+            rows += [n for n in dict.fromkeys(run_ends.numbers_behind()) if n not in known and find(n) is None]
         own = batch.key_names() if with_own_idempotency_keys else []
         # Keys of completions that should not exist are read too if one existed that should not.
         looked_up = batch.lookup_key_names(_find_nothing if with_own_idempotency_keys else find)
-        return FlushReads(find, rows, payloads, own + looked_up, bool(own))
+        return FlushReads(find, rows, payloads, own + looked_up, bool(own), run_ends)
 
     def plan(
         self,
         batch: Batch,
-        find: FindRow,
+        reads: FlushReads,
         rows: Mapping[int, Row],
         idempotency_keys: Mapping[KeyName, IdempotencyKey],
         context: FlushContext,
     ) -> FlushPlan:
-        """Return the plan of a flush of the batch. `rows` and `idempotency_keys` were read; `find` returns other rows."""
+        """Return the plan of a flush of the batch. `rows` and `idempotency_keys` are what `reads` has found."""
         memory = self._memory
-        if rows:
-            find = chain_finders(rows, find)
-        plan = plan_flush(batch, find, context, memory.timers, idempotency_keys, memory.purge_markers)
+        find = chain_finders(rows, reads.find) if rows else reads.find
+        plan = plan_flush(batch, find, context, memory.timers, idempotency_keys, memory.purge_markers, reads.run_ends)
         table = memory.topic_table
         plan.topics_added = table.to_add(plan.topics)
         if table.has_empty_topics and not memory.counts.is_lagging:

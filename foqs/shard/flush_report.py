@@ -60,6 +60,8 @@ class FlushReport:
             if kind is not EventKind.DUE or old.state is not State.DEFERRED:
                 tally[kind] = tally.get(kind, 0) + 1
             dead += new.state is State.DEAD and old.state is not State.DEAD
+        # A superseded item was given back without an attempt, as a released one.
+        tally[EventKind.RELEASE] = tally.get(EventKind.RELEASE, 0) + tally.pop(EventKind.SUPERSEDE, 0)
         reports = {
             EventKind.ACK: observer.items_acked,
             EventKind.NACK: observer.items_nacked,

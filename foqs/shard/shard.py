@@ -120,6 +120,7 @@ class OwnedShard:
         self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
         self.memory = memory = ShardMemory(self, cache, host)
         self.index = memory.index
+        self.index.is_free = self._intake.is_free
         self._breaker = ShardBreaker(
             self.number,
             _breaker_settings(options, constants),
@@ -134,7 +135,15 @@ class OwnedShard:
             database.clock,
             self._intake,
             memory,
-            FlushPlanner(self.number, memory, self.numbers, host, shard_clock.now_ms, database.clock.arrival_ms),
+            FlushPlanner(
+                self.number,
+                memory,
+                self.numbers,
+                host,
+                shard_clock.now_ms,
+                database.clock.arrival_ms,
+                self._intake.is_free,
+            ),
             self._report,
             FlushPace(_pace_settings(constants)),
             self._breaker,
@@ -534,13 +543,18 @@ class OwnedShard:
         lease_ms: int | None,
         item_bytes_max: int,
         caller: OperationCaller,
+        *,
+        is_run: bool = False,
     ) -> Leases:
         """Queue the leases of reserved items, and return their operation. The caller got the keys from the index.
+
+        Those of a run are in one flush, so that all or the first ones are leased.
 
         The operation's `read_bytes` bounds the payload that must be read per item: the length known from a
         cached row, and for other rows the larger of `item_bytes_max` and the longest known of the namespace.
         """
         operation = Leases(namespace, spans, lease_ms, 0, caller)
+        operation.is_whole = is_run
         cache = self.memory.cache
         rows = list(map(cache.get, operation.numbers))
         lengths = [row.payload_bytes for row in rows if row is not None and row.payload is None]
@@ -576,6 +590,12 @@ class OwnedShard:
         """Release leased items that no consumer received."""
         if leased and not self._writer.is_ended:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
+            self._writer.submit(Events("", events, None), is_internal=True)
+
+    def supersede(self, numbers: Sequence[int]) -> None:
+        """End the leases of items behind one of their run that has ended early."""
+        if not self._writer.is_ended:
+            events = [Event(EventKind.SUPERSEDE, number) for number in numbers]
             self._writer.submit(Events("", events, None), is_internal=True)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:

@@ -18,7 +18,7 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT
+from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT, Group
 from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 from foqs.core.groups.places import group_name, line_place
@@ -60,6 +60,10 @@ class ShardPort(Protocol):
 
     def release(self, leased: Sequence[Row]) -> None:
         """Release leased items that no consumer received."""
+        ...
+
+    def supersede(self, numbers: Sequence[int]) -> None:
+        """End the leases of items behind one of their run that has ended early."""
         ...
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
@@ -120,6 +124,10 @@ class ShardMemory:
         """Those whose memory is full, the one that has waited longest for memory of others first."""
         self.limited_names: frozenset[TopicName] = frozenset()
         """The names of those with a limit, which a flush may keep."""
+        self.strict_names: frozenset[TopicName] = frozenset()
+        """The names of those whose groups are strict."""
+        self.run_topics: dict[TopicName, TopicGroups] = {}
+        """Those of which a strict group has leased a run."""
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
         self._turns: Final = host.turns
@@ -232,6 +240,8 @@ class ShardMemory:
             found = self._follow_groups(plan)
             self.counts.mark_changed(found)
             ready |= found
+        if plan.superseded_later:
+            self._shard.supersede(plan.superseded_later)
         if ready:
             self._delivery_port.on_items_ready(ready)
         self._report_next_due(plan)
@@ -390,12 +400,14 @@ class ShardMemory:
             self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
             self.group_shares.set_units(topic, 0)
             self._full_topics.pop(topic, None)
+            self.run_topics.pop(topic, None)
             self._former_reservations.pop(topic, None)
             self.index.remove_source(topic)
             if not self.counts.is_lagging and not self.counts.count(topic, State.READY):
                 self.index.forget(topic)
             self._report_deliverable([topic])
         self.limited_names = change.limited_names
+        self.strict_names = change.strict_names
         turns = {topic: self._turns_of(topic, rules[topic]) for topic in change.topics if topic in rules}
         new = [topic for topic in turns if not self._has_turns(topic, turns[topic])]
         if new:
@@ -431,6 +443,7 @@ class ShardMemory:
                 self._forgotten_groups += self.limited_topics[topic].forgotten_groups
                 self.group_shares.set_units(topic, 0)
                 self._full_topics.pop(topic, None)
+                self.run_topics.pop(topic, None)
             groups = self.limited_topics[topic] = TopicGroups(
                 rules[topic].leases_max or NO_LIMIT,
                 self.group_shares.units_max,
@@ -504,6 +517,10 @@ class ShardMemory:
         groups = self.limited_topics.get((row.namespace, row.topic))
         return None if groups is None or row.item_group is None else groups.items_before(group_name(row), row.order_key)
 
+    def runs(self) -> list[Mapping[int, Group]]:
+        """Return, for each topic with leased runs, the group of each of their items, by its number."""
+        return [groups.run_groups for groups in self.run_topics.values()]
+
     @property
     def forgotten_groups(self) -> int:
         """How many groups have left the memory because it was full."""
@@ -536,6 +553,8 @@ class ShardMemory:
             if groups is not None:
                 touched[topic] = None
                 is_strict = groups.limit == STRICT
+                if is_strict:
+                    groups.note_backoff(old, new)
                 groups.follow(
                     group_name(row),
                     None if old is None else line_place(old, is_strict=is_strict),
@@ -587,6 +606,13 @@ class ShardMemory:
         groups.units_max = self.group_shares.room(topic)
         changes = groups.settle()
         self.group_shares.set_units(topic, groups.units)
+        if groups.run_groups:
+            self.run_topics[topic] = groups
+        else:
+            self.run_topics.pop(topic, None)
+        superseded = groups.take_superseded()
+        if superseded:
+            self._shard.supersede(superseded)
         if groups.is_full:
             self._full_topics.setdefault(topic)
         else:
@@ -603,13 +629,13 @@ class ShardMemory:
     # --------------------------------------------------------------- failures
 
     def on_refused(self, part: Part[Any]) -> None:
-        """Handle a single entry that the database refused for good. Its caller has its error.
+        """Handle a single entry, or a run, that the database refused for good. Its caller has its error.
 
         An item that cannot be leased stays reserved for a while, so that it is not
         tried again at full speed and does not block the others.
         """
         if isinstance(part.operation, Leases):
-            self._shard.on_leases_refused(part.operation.order_keys_at([part.start]))
+            self._shard.on_leases_refused(part.operation.order_keys_at(range(part.start, part.stop)))
 
     def on_callers_notified(self) -> None:
         """Notify the delivery port that callers have their results, before `apply`."""
@@ -645,6 +671,8 @@ class ShardMemory:
         self.topic_table.check()
         if not self.counts.is_lagging:
             self._check_counts()
+        runs = [topic for topic, groups in self.limited_topics.items() if groups.run_groups]
+        assert sorted(self.run_topics) == sorted(runs), f"{runs} have leased runs, and {[*self.run_topics]} are known"
         for topic, groups in self.limited_topics.items():
             groups.check()
             heads = groups.window_heads()

@@ -493,13 +493,17 @@ class Writer:
         """
         arrival_ms = self._database_clock.last_arrival_ms
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms, arrival_ms)
-        moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies, self._memory.limited_names)
+        memory = self._memory
+        policies = self._retry_policies
+        moment = FlushContext(
+            now_ms, first_attempt_ms, fence.token, policies, memory.limited_names, memory.strict_names
+        )
         reads = self._planner.reads(batch, with_own_idempotency_keys=bool(self._key_read_flushes_left))
         expired_from_ms, expired_by_ms = self._idempotency_keys_expired_from_ms, self._idempotency_keys_expired_by_ms
         result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
-            plan = self._planner.plan(batch, reads.find, read, read_keys, moment)
+            plan = self._planner.plan(batch, reads, read, read_keys, moment)
             result[:] = [plan]
             writes = plan.writes()
             writes.idempotency_keys_expired_from_ms, writes.idempotency_keys_expired_by_ms = (

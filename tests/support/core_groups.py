@@ -48,6 +48,8 @@ class CoreGroupOwner:
         self.index.set_source(TOPIC, self.groups, self.groups.boundary)
         self.read: CoreRead | None = None
         self.reserved: set[int] = set()
+        self.superseded: list[int] = []
+        """Items whose leases a flush must end, because the first read has found them behind returned ones."""
         self.reads_begun = 0
 
     def window(self) -> list[OrderKey]:
@@ -67,21 +69,16 @@ class CoreGroupOwner:
         if run_max == 1 or self.groups.limit != STRICT:
             keys = self.index.reserve(TOPIC, 1)
         else:
-            keys = [run for head in self.window()[:1] for run in self.reserve_run(head, run_max)]
+            keys = self.index.reserve_run(TOPIC, run_max)
         numbers = [order_key_number(key) for key in keys]
         self.reserved.update(numbers)
         return numbers
 
-    def reserve_run(self, head: OrderKey, run_max: int) -> list[OrderKey]:
-        """Reserve a head and those behind it, as a shard will do."""
-        item = self.table.get(order_key_number(head))
-        run = None if item is None else self.groups.get(item.group)
-        behind = [] if run is None else run.run(run_max)[1:]
-        self.index.reserve(TOPIC, 1)
-        for key in behind:
-            assert run is not None
-            self.groups._take_permit(run, key)
-        return [head, *behind]
+    def behind(self, number: int) -> list[int]:
+        """Return the known leased items behind one, whose lease ends early."""
+        group = self.groups.run_groups.get(number)
+        run = () if group is None else group.leased_run()
+        return [*run[run.index(number) + 1 :]] if number in run else []
 
     def give_back(self, numbers: Iterable[int]) -> None:
         self.end_reservations(list(numbers))
@@ -89,7 +86,6 @@ class CoreGroupOwner:
 
     def end_reservations(self, numbers: Collection[int]) -> None:
         self.index.confirm_reservations(numbers)
-        self.groups.end_reservations(numbers)  # those behind the head of a run
         self.reserved.difference_update(numbers)
 
     # ------------------------------------------------------------------- flush
@@ -116,6 +112,7 @@ class CoreGroupOwner:
     def settle(self) -> None:
         """Let the window follow the heads."""
         changes = self.groups.settle()
+        self.superseded += self.groups.take_superseded()
         self.index.set_heads(TOPIC, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
 
     def set_limit(self, limit: int) -> None:

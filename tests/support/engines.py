@@ -210,16 +210,27 @@ class Caller:
         return results
 
     async def get(
-        self, topic: str = "t", count: int = 1, wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
+        self,
+        topic: str = "t",
+        count: int = 1,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        timeout_s: float = 5.0,
+        run_max: int = 1,
     ) -> LeasedItems:
-        return await self.dequeue([(topic, count)], wait_ms, lease_ms, timeout_s)
+        return await self.dequeue([(topic, count)], wait_ms, lease_ms, timeout_s, run_max)
 
     async def dequeue(
-        self, wants: Sequence[tuple[str, int]], wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
+        self,
+        wants: Sequence[tuple[str, int]],
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        timeout_s: float = 5.0,
+        run_max: int = 1,
     ) -> LeasedItems:
         deadline = self.world.deadline_in(timeout_s)
         deliveries: LeasedItems = await call_result(
-            lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done)
+            lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done, None, run_max)
         )
         return deliveries
 

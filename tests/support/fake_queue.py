@@ -138,6 +138,7 @@ class FakeQueue:
         deadline: float,
         on_done: Callable[[LeasedItems], None],
         items_max: int | None = None,
+        run_max: int = 1,
     ) -> PendingCall:
         def work() -> LeasedItems:
             out: list[RowView] = []

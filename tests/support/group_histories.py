@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, TypeAlias
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from foqs.core.groups.places import UNGROUPED
 from foqs.core.items.item import State
 from tests.support.core_groups import CoreGroupOwner
-from tests.support.plain_groups import PlainItem, Table, line_of, offer_of
+from tests.support.plain_groups import Place, PlainItem, Table, behind_of, line_of, offer_of
 
 OwnerFactory: TypeAlias = Callable[[Table, int, int, int], CoreGroupOwner]
 
@@ -32,18 +32,26 @@ class History:
     """One run of an owner type. `now` only orders items: time passes by events."""
 
     extends_ended_leases = False
+    limits: Sequence[int] = LIMITS
+    groups: Sequence[str] = (*GROUPS, *GROUPS, UNGROUPED)
+    runs_max = (1, 1, 3)
+    weights: tuple[float, ...] = (6, 8, 7, 1, 5, 2, 2, 2, 9, 2, 1, 1)
+    wants_more = 0.3
+    after = (-30, 0, 0, 20)
 
     def __init__(self, seed: int, make_owner: OwnerFactory) -> None:
         self.random = Random(seed)
         self.make_owner = make_owner
         self.table: Table = {}
-        self.limit = self.random.choice(LIMITS)
+        self.limit = self.random.choice(self.limits)
         self.bounds = self.random.choice(((9, 9), (3, 9), (2, 9), (9, 1), (3, 1), (2, 1)))
         self.owner = make_owner(self.table, self.limit, *self.bounds)
         self.now = 100
         self.next_number = 1
         self.pending: list[list[int]] = []
         """Reservations whose leases wait for a flush."""
+        self.has_moved: set[int] = set()
+        """Items whose priority was changed, perhaps while they were leased."""
         self.excess: dict[str, int] = {}
         """Leases of a group that a former, higher limit allowed."""
 
@@ -51,33 +59,33 @@ class History:
 
     def step(self) -> None:
         self.now += 1
-        steps: tuple[tuple[int, Callable[[], None]], ...] = (
-            (6, self.enqueue),
-            (8, self.reserve),
-            (7, self.flush_leases),
-            (1, self.give_back),
-            (5, self.settle_some),
-            (2, self.extend_some),
-            (2, self.pass_time),
-            (2, self.administer),
-            (9, self.read),
-            (2, self.set_limit),
-            (1, self.purge),
-            (1, self.replace_owner),
+        steps: tuple[Callable[[], None], ...] = (
+            self.enqueue,
+            self.reserve,
+            self.flush_leases,
+            self.give_back,
+            self.settle_some,
+            self.extend_some,
+            self.pass_time,
+            self.administer,
+            self.read,
+            self.set_limit,
+            self.purge,
+            self.replace_owner,
         )
-        self.random.choices([each for _, each in steps], [weight for weight, _ in steps])[0]()
+        self.random.choices(steps, self.weights)[0]()
         self.check_limit()
 
     def enqueue(self) -> None:
         state = self.random.choice((State.READY, State.READY, State.DEFERRED))
-        after = self.now + self.random.choice((-30, 0, 0, 20))
+        after = self.now + self.random.choice(self.after)
         priority = self.random.choice((0, 0, 0, -1))
-        group = self.random.choice((*GROUPS, *GROUPS, UNGROUPED))
+        group = self.random.choice(self.groups)
         self.commit({self.next_number: PlainItem(self.next_number, group, priority, after, state)})
         self.next_number += 1
 
     def reserve(self) -> None:
-        run_max = self.random.choice((1, 1, 3))
+        run_max = self.random.choice(self.runs_max)
         taken = self.owner.reserve_best(run_max)
         if not taken:
             return
@@ -111,13 +119,51 @@ class History:
     def settle_some(self) -> None:
         for row in self.some(State.LEASED):
             kind = self.random.choice(("ack", "ack", "ack", "nack", "back off", "release", "dead", "end"))
-            if kind == "release":
-                self.commit({row.number: replace(row, state=State.READY, attempt=row.attempt - 1)})
-            elif kind == "ack":
+            if kind == "ack":
                 self.commit({row.number: None})
+            elif kind == "release":
+                self.end_early(replace(row, state=State.READY, attempt=row.attempt - 1))
             else:
                 state = {"back off": State.DEFERRED, "dead": State.DEAD}.get(kind, State.READY)
-                self.commit({row.number: replace(row, state=state)})
+                self.end_early(replace(row, state=state))
+
+    def end_early(self, row: PlainItem) -> None:
+        """End a lease other than by an ack, and in a strict group the leases behind it, which count no attempt."""
+        superseded: list[int] = []
+        if self.limit == 1 and row.group != UNGROUPED:
+            superseded = self.owner.behind(row.number)
+            behind = behind_of(self.rows_of(row.group), row.number)
+            if superseded != behind and self.owner.groups.is_read:
+                raise Difference(f"supersedes {superseded} behind {row.number}, where the rows say {behind}")
+        self.commit({row.number: row} | {number: self.without_lease(number) for number in superseded})
+
+    def without_lease(self, number: int) -> PlainItem:
+        row = self.table[number]
+        return replace(row, state=State.READY, attempt=row.attempt - 1, token=0)
+
+    def end_superseded(self) -> None:
+        """Write what the first read of an owner has found: leases behind items that had ended early before."""
+        numbers, self.owner.superseded = self.owner.superseded, []
+        leased = [n for n in numbers if n in self.table and self.table[n].state is State.LEASED]
+        self.commit({number: self.without_lease(number) for number in leased})
+
+    def check_superseded(self) -> None:
+        """When all is known, no first lease is left behind an item of its own run that was returned or backs off."""
+        for group in GROUPS if self.limit == 1 and self.owner.groups.is_read else ():
+            line = line_of(self.rows_of(group))
+            ended = [n for n, (place, _) in line.items() if place in (Place.RETURNED, Place.BACKING_OFF)]
+            for number in ended:
+                token = self.table[number].token
+                behind = [
+                    n
+                    for n, (place, key) in line.items()
+                    if place is Place.LEASED
+                    and key > line[number][1]
+                    and self.table[n].token == token
+                    and self.table[n].attempt == 1
+                ]
+                if behind and not self.has_moved.intersection((number, *behind)):
+                    raise Difference(f"{behind} of {group} are leased behind {number}, which has ended")
 
     def extend_some(self) -> None:
         """An extension of a lease that has ended. It is refused."""
@@ -136,6 +182,7 @@ class History:
             if kind == "cancel":
                 self.commit({row.number: None})
             elif kind == "priority":
+                self.has_moved.add(row.number)
                 self.commit({row.number: replace(row, priority=self.random.choice((-2, 0, 1)))})
             elif kind == "redrive" and row.state is State.DEAD:
                 self.commit({row.number: replace(row, state=State.READY, attempt=0, after=self.now)})
@@ -144,15 +191,17 @@ class History:
 
     def read(self) -> None:
         """Begin a read, or end one that may have begun long ago."""
-        if self.random.random() < 0.3:
+        if self.random.random() < self.wants_more:
             self.owner.groups.request_more()
         if self.owner.read is None:
             self.owner.start_read()
         elif self.random.random() < 0.6:
             self.owner.finish_read()
+            if self.owner.superseded:
+                self.end_superseded()
 
     def set_limit(self) -> None:
-        self.limit = self.random.choice(LIMITS)
+        self.limit = self.random.choice(self.limits)
         self.owner.set_limit(self.limit)
         self.excess = {group: self.busy(group) for group in GROUPS}
 
@@ -206,6 +255,9 @@ class History:
         self.pending = []
         owner = self.owner
         owner.read_all()
+        self.end_superseded()
+        self.check_superseded()
+        owner.read_all()
         best = sorted(
             (self.table[offer[0]].key, name)
             for name in (*GROUPS, UNGROUPED)
@@ -225,6 +277,24 @@ class History:
         if row.group == UNGROUPED or row.state is State.DEAD:
             return False
         return row.state is State.LEASED or (self.limit == 1 and row.attempt > 0)
+
+
+class RunHistory(History):
+    """A history of strict groups with long runs. The limit is another one for a short time at most."""
+
+    limits = (1, 1, 1, 1, 1, 1, 2)
+    groups = ("a", "a", "b")
+    runs_max = (1, 3, 5)
+    weights = (7, 8, 8, 1, 10, 1, 3, 1, 12, 0.3, 0.2, 0.7)
+    wants_more = 0.7
+
+    def enqueue(self) -> None:
+        for _ in range(self.random.choice((1, 1, 2, 4))):
+            super().enqueue()
+
+    def read(self) -> None:
+        for _ in range(self.random.choice((1, 8))):
+            super().read()
 
 
 def play(seed: int, make_owner: OwnerFactory, history_type: type[History] = History) -> str | None:

@@ -87,6 +87,13 @@ def offer_of(
     return run
 
 
+def behind_of(rows: Iterable[PlainItem], number: int) -> list[int]:
+    """Return the leased items of a strict group behind a leased one, in the order of their run: they end with its early end."""
+    leased = [row for row in rows if row.state is State.LEASED]
+    run = [row.number for row in sorted(leased, key=lambda row: (row.attempt == 1, row.key))]
+    return run[run.index(number) + 1 :]
+
+
 def write(table: Table, changes: Mapping[int, PlainItem | None]) -> None:
     for number, item in changes.items():
         if item is None:

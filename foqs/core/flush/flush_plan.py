@@ -21,6 +21,7 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.run_ends import NO_RUN_ENDS, RunEnds
 from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
 from foqs.core.items.idempotency_keys import (
     IdempotencyKey,
@@ -67,6 +68,7 @@ class FlushPlan:
         unread: (part, place, row): leases that are not made from this place on, because the row's payload
             is longer than the operation's `read_bytes`, so it was not read.
         direct_count: items that are delivered directly.
+        superseded_later: numbers of items of runs to supersede after this flush, because another event of theirs comes first.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted and moved items, by namespace.
@@ -88,6 +90,7 @@ class FlushPlan:
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
     direct_count: int = 0
+    superseded_later: list[int] = field(default_factory=list)
     purged: list[Row] = field(default_factory=list)
     markers_set: list[PurgeMarker] = field(default_factory=list)
     markers_cleared: list[PurgeMarker] = field(default_factory=list)
@@ -146,7 +149,7 @@ class FlushPlan:
     @property
     def can_notify_before_apply(self) -> bool:
         """Whether callers may be notified before the memory is updated: no reply depends on what this flush changes in it."""
-        if self.batch.leases:
+        if self.batch.leases or self.superseded_later:
             return False
         if not self.batch.direct_deliveries:
             return True
@@ -161,6 +164,7 @@ def plan_flush(
     timers: DueTimers,
     idempotency_keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
     purge_markers: PurgeMarkers = NO_PURGE_MARKERS,
+    run_ends: RunEnds = NO_RUN_ENDS,
 ) -> FlushPlan:
     """Return the plan of a batch: each event applies to the row that `find_row` returns, and new items are inserted.
 
@@ -173,13 +177,18 @@ def plan_flush(
     if batch.acks:
         _decide_acks(batch.acks, find_row, context, plan)
     lease_ms_by_number = batch.dues_with_waiter()
+    decided = _decide_run_ends(run_ends, find_row, context, timers, plan) if run_ends else None
     for part in batch.events:
         events = part.operation.events[part.start : part.stop]
         if lease_ms_by_number:
             events = [_with_waiter(event, lease_ms_by_number) for event in events]
-        plan.results.append(
-            (part, [entry_result(_decide_event(event, find_row(event.id), context, timers, plan)) for event in events])
-        )
+        transitions = [
+            _decide_event(event, find_row(event.id), context, timers, plan)
+            if decided is None or event.id not in decided
+            else decided[event.id]
+            for event in events
+        ]
+        plan.results.append((part, list(map(entry_result, transitions))))
     if batch.moves:
         _decide_moves(batch.moves, find_row, context, timers, plan)
     if batch.completions:
@@ -249,6 +258,32 @@ def _decide_event(
         plan.changed.append((event.kind, row, transition.row))
         _change_timer(timer_entry(row), timer_entry(transition.row), plan)
     return transition
+
+
+def _decide_run_ends(
+    run_ends: RunEnds, find_row: FindRow, context: FlushContext, timers: DueTimers, plan: FlushPlan
+) -> dict[int, Transition]:
+    """Decide the events of items of runs that may end early, and supersede those behind one that does. Return all by number."""
+    decided: dict[int, Transition] = {}
+    for number, event in run_ends.events.items():
+        if number in decided:
+            continue
+        row = find_row(number)
+        decided[number] = transition = _decide_event(event, row, context, timers, plan)
+        if row is None or row.state is not State.LEASED or not _ends_lease(transition):
+            continue
+        for behind in run_ends.behind[number]:
+            if behind not in decided:
+                supersede = Event(EventKind.SUPERSEDE, behind)
+                decided[behind] = _decide_event(supersede, find_row(behind), context, timers, plan)
+        plan.superseded_later += run_ends.later.get(number, ())
+    return decided
+
+
+def _ends_lease(transition: Transition) -> bool:
+    if transition.row is None:
+        return transition.effect is Effect.DELETED
+    return transition.row.state is not State.LEASED
 
 
 def _decide_moves(
@@ -587,16 +622,16 @@ def chain_finders(*sources: Mapping[int, Row] | FindRow) -> FindRow:
 
 
 def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple[list[LeaseUpdate], list[Row]]:
-    """Split changed rows into (groups of due rows with equal changes, the others).
+    """Split changed rows into (groups of due or superseded rows with equal changes, the others).
 
-    A due row changes only in the columns of a lease, and items that were delayed or
+    Such a row changes only in the columns of a lease, and items that were delayed or
     leased together change equally. One statement for all of them costs the database
     a fifth of one that has values for each row.
     """
     groups: dict[tuple[int | None, int, int, State, int | None], list[Row]] = {}
     updates: list[Row] = []
     for kind, old, row in changed:
-        if kind is EventKind.DUE:
+        if kind in (EventKind.DUE, EventKind.SUPERSEDE):
             first_ms = row.first_delivered_at_ms if old.first_delivered_at_ms is None else None
             groups.setdefault((row.due_ms, row.token, row.attempt, row.state, first_ms), []).append(row)
         else:

@@ -71,6 +71,7 @@ _LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
     EventKind.MOVE: Lane.NACK,
     EventKind.GIVE_UP: Lane.NACK,
     EventKind.RELEASE: Lane.RELEASE,
+    EventKind.SUPERSEDE: Lane.RELEASE,
     EventKind.EXTEND: Lane.EXTEND,
     EventKind.DUE: Lane.DUE,
     EventKind.DELIVER: Lane.LEASE,

@@ -14,6 +14,8 @@ from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey
 
 STRICT: Final = 1
 """The limit of a strict group: its items are delivered in order, one run after the other."""
+RUN_MAX: Final = 100
+"""Items of a run."""
 NO_LIMIT: Final = 1 << 40
 """The limit of the groups of a fair topic whose policy has none."""
 BELOW_ALL: Final[OrderKey] = 0
@@ -33,7 +35,8 @@ class Group:
     Attributes:
         waiting: the keys of its waiting items up to the boundary of the topic, or to the cut, in order.
         cut: above this key nothing is known of its waiting items; ABOVE_ALL: the boundary of the topic counts.
-        returned, backing_off, leased: the keys of its items in the other places, in order.
+        returned, backing_off, leased: the keys of its items in the other places, in order. Those of leased items are their
+            keys in their run.
         reserved: the items that dequeues have reserved, by number. Each has a permit. Its key is here, and not among
             `waiting`, while it waits; BELOW_ALL: it waits no more.
         heads: what was offered when the group was last settled, but for what was reserved since.
@@ -41,6 +44,7 @@ class Group:
         turn, since_s, is_waiting, advances, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
         units: its memory when it was last settled.
         loose_units: how much of it would be free if its waiting items were forgotten.
+        noted_run: the numbers under which its topic knows the items of its leased run; none if it has fewer than two.
     """
 
     __slots__ = (
@@ -56,6 +60,7 @@ class Group:
         "leased",
         "loose_units",
         "name",
+        "noted_run",
         "reserved",
         "returned",
         "since_s",
@@ -78,6 +83,7 @@ class Group:
         self.accounted_s = 0.0
         self.units = 0
         self.loose_units = 0
+        self.noted_run: tuple[int, ...] = ()
         self.forget()
 
     def forget(self) -> None:
@@ -210,6 +216,18 @@ class Group:
         if self.backing_off:
             return self.returned[: min(run_max, bisect_right(self.returned, self.backing_off[0]))]
         return [*self.returned[:run_max], *self.waiting[:run_max]][:run_max]
+
+    def leased_run(self) -> tuple[int, ...]:
+        """Return the numbers of the leased items of a strict group, in order, if they are more than one: a run."""
+        return tuple([key & NUMBER_MAX for key in self.leased]) if len(self.leased) > 1 else ()
+
+    def leased_behind_returned(self) -> list[int]:
+        """Return the numbers of the leased items of a strict group behind one that was returned or backs off.
+
+        Those that were delivered before may have been before it in their run, so they are left out.
+        """
+        first = min([*self.returned[:1], *self.backing_off[:1]], default=ABOVE_ALL)
+        return [key & NUMBER_MAX for key in self.leased[bisect_left(self.leased, first) :]]
 
     def _free_permits(self, limit: int) -> int:
         if limit == NO_LIMIT:

@@ -50,6 +50,10 @@ class GroupPage:
             self.is_void = True
             self._changes.clear()
 
+    def is_changed(self, number: int) -> bool:
+        """Return whether a flush has changed an item since the page began."""
+        return number in self._changes
+
     def end(self, rows: Sequence[Row]) -> OrderKey:
         """Return the key up to which the page has read the rows of its state."""
         return ABOVE_ALL if len(rows) < self.rows_max else rows[-1].order_key

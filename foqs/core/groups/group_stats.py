@@ -105,7 +105,8 @@ def figures_of(group: Group, groups: TopicGroups) -> GroupFigures:
         blockers = busy
     elif state is GroupState.BACKING_OFF:
         blockers = [group.backing_off[0] & NUMBER_MAX]
-        resumes_at_ms = unpack_order_key(group.backing_off[0])[1]
+        place_ms = unpack_order_key(group.backing_off[0])[1]
+        resumes_at_ms = groups.backoff_ends.get(blockers[0], place_ms)
     return GroupFigures(
         group.name,
         state,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Final, TypeAlias
 
-from foqs.core.items.item import OrderKey, Row, State
+from foqs.core.items.item import ORDER_KEY_BITS, OrderKey, Row, State
 
 
 class GroupPlace(enum.IntEnum):
@@ -27,8 +27,11 @@ class GroupPlace(enum.IntEnum):
 UNGROUPED: Final = "\0"
 """The name under which items without a group are known. No group has this name."""
 
+_BEFORE_FIRST_DELIVERIES: Final = 1 << ORDER_KEY_BITS
+"""In a run, items that were delivered before come before all others. The number of such a key is still that of its item."""
+
 Placed: TypeAlias = tuple[GroupPlace, OrderKey]
-"""The place of an item, and its order key, which has its number."""
+"""The place of an item, and its order key, which has its number. Of a leased item of a strict group: its key in its run."""
 
 
 def place_of(state: State, attempt: int) -> GroupPlace | None:
@@ -62,4 +65,6 @@ def placed_row(row: Row | None) -> Placed | None:
     if row is None:
         return None
     place = place_of(row.state, row.attempt)
+    if place is GroupPlace.LEASED and row.attempt > 1:
+        return place, row.order_key - _BEFORE_FIRST_DELIVERIES
     return None if place is None else (place, row.order_key)

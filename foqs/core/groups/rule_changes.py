@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from foqs.core.groups.group import STRICT
 from foqs.core.groups.group_rules import GroupRules
 from foqs.core.items.item import TopicName
 
@@ -19,10 +20,12 @@ class ChangedRules:
     Attributes:
         topics: those that have got rules, have others, or have none any more.
         limited_names: all topics that have a limit now.
+        strict_names: those of them whose groups are strict.
     """
 
     topics: Sequence[TopicName]
     limited_names: frozenset[TopicName]
+    strict_names: frozenset[TopicName] = frozenset()
 
 
 class RuleChanges:
@@ -40,5 +43,6 @@ class RuleChanges:
             gone = [topic for topic in former if topic not in rules]
             changed = [topic for topic, own in rules.items() if former.get(topic) != own]
             limited = frozenset([topic for topic, own in rules.items() if own.leases_max is not None])
-            self._result = ChangedRules([*gone, *changed], limited)
+            strict = frozenset([topic for topic in limited if rules[topic].leases_max == STRICT])
+            self._result = ChangedRules([*gone, *changed], limited, strict)
         return self._result

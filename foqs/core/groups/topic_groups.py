@@ -18,7 +18,7 @@ permit or turn is stored. Knows no window and no table; see docs/design/groups.m
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from itertools import islice
@@ -101,6 +101,12 @@ class TopicGroups:
         self._ungrouped = UngroupedItems()
         self._reserved: dict[int, Group] = {}
         """The group of each reserved item, by its number."""
+        self.run_groups: dict[int, Group] = {}
+        """The group of each leased item of a run, by its number: those of strict groups with more than one."""
+        self.backoff_ends: dict[int, int] = {}
+        """When the items that back off in strict groups are READY again, by number: the keys have their places."""
+        self._superseded: list[int] = []
+        """Leased items that the first read has found behind returned ones."""
         self._touched: dict[Group, None] = {}
         """Groups whose heads may have changed since they were settled."""
         self._short: dict[Group, None] = {}
@@ -212,6 +218,11 @@ class TopicGroups:
         """Whether a reserved head may be followed by the next one of its group at once."""
         return self.turns is not None
 
+    @property
+    def gives_runs(self) -> bool:
+        """Whether a head may be reserved together with items behind it: the groups are strict."""
+        return self.limit == STRICT
+
     def reserve(self, order_keys: Iterable[OrderKey]) -> None:
         """Take the permits of heads that a dequeue has reserved."""
         for key in order_keys:
@@ -248,10 +259,31 @@ class TopicGroups:
         following.sort()
         return reserved, used, following
 
-    def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
+    def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
+        """Reserve a head of a strict group, and the items of its run behind it. Return all of them, in order.
+
+        A run ends before an item of which something waits to be written: its lease would come later than those behind it.
+        """
+        group = self._head_groups.pop(head, None)
+        if group is None:
+            self.reserve((head,))
+            return [head]
+        run = group.run(items_max) if self.is_read and self.limit == STRICT else group.run(1)
+        size = next((size for size, key in enumerate(run) if not is_free(key & NUMBER_MAX)), len(run))
+        behind = run[1:size]
+        if self.turns is None:
+            group.heads.remove(head)
+            self._take_permit(group, head)
+        else:
+            self._take_turn(group, self.turns, 1 + len(behind))
+        for key in behind:
+            self._take_permit(group, key)
+        return [head, *behind]
+
+    def _take_turn(self, group: Group, turns: TopicTurns, items: int = 1) -> list[OrderKey]:
         """Take the permit of the first item of a group, whose turn has come. Return its next head, if it has one."""
-        self.prefetched_left = max(0, self.prefetched_left - 1)
-        turns.serve(group)
+        self.prefetched_left = max(0, self.prefetched_left - items)
+        turns.serve(group, items)
         self._take_permit(group, group.first)
         group.heads = self._fair_heads(group)
         for head in group.heads:
@@ -332,6 +364,13 @@ class TopicGroups:
         if group is not None:
             self._touched[group] = None
 
+    def note_backoff(self, old: Row | None, new: Row | None) -> None:
+        """Note when an item of a strict group that begins to back off is READY again, or that it does not back off any more."""
+        if old is not None and old.state is State.DEFERRED:
+            self.backoff_ends.pop(old.id, None)
+        if new is not None and new.state is State.DEFERRED and new.attempt and new.item_group is not None:
+            self.backoff_ends[new.id] = new.ready_at_ms
+
     def _add_group(self, name: str) -> Group:
         group = self._groups[name] = Group(name)
         if self.turns is not None:
@@ -391,9 +430,13 @@ class TopicGroups:
         """Forget all that is known, and make the read under way void."""
         kept = {group.name: group for group in self._reserved.values()}
         self._groups = kept
+        self.run_groups.clear()
+        self.backoff_ends.clear()
+        self._superseded.clear()
         for group in kept.values():
             group.forget()
             group.heads = []
+            group.noted_run = ()
         self._ungrouped.keys.clear()
         self._head_groups.clear()
         self._above.clear()
@@ -471,6 +514,8 @@ class TopicGroups:
                 self._head_groups[key] = group
                 self._changes[key] = True
             group.heads = heads
+        if group.noted_run or (len(group.leased) > 1 and self.limit == STRICT):
+            self._note_run(group)
         self._group_units -= group.units
         self._loose_units -= group.loose_units
         if group.is_empty:
@@ -493,6 +538,20 @@ class TopicGroups:
             is_unfilled=is_long and group.cut == self._swept_to and len(group.waiting) < keys_max,
             is_parked=backs_off and len(group.waiting) > _PARKED_KEYS_MAX,
         )
+
+    def _note_run(self, group: Group) -> None:
+        for number in group.noted_run:
+            del self.run_groups[number]
+        group.noted_run = group.leased_run() if self.limit == STRICT else ()
+        self.run_groups.update(dict.fromkeys(group.noted_run, group))
+
+    def take_superseded(self) -> list[int]:
+        """Return the leased items behind returned ones that the read of delivered items has found, once.
+
+        Their leases are over: they were behind an item of their run that ended early while nobody knew the group.
+        """
+        superseded, self._superseded = self._superseded, []
+        return superseded
 
     @property
     def _group_keys_max(self) -> int:
@@ -670,6 +729,10 @@ class TopicGroups:
         return self.limit == STRICT
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        if self._is_strict and page.state is State.DEFERRED:
+            for row in rows:
+                if not page.is_changed(row.id):
+                    self.note_backoff(None, row)
         for row_name, placed in page.unchanged(rows, is_strict=self._is_strict):
             name = self._own_name(row_name, placed[1])
             if placed[0] is not GroupPlace.WAITING and self._is_remembered(name, placed[0]):
@@ -684,6 +747,8 @@ class TopicGroups:
             del self._states[0]
             if not self._states:
                 self.is_read = True
+                if self._is_strict:
+                    self._superseded = [n for group in self._groups.values() for n in group.leased_behind_returned()]
                 # No item waits at or below the boundary, so only returned ones are heads.
                 self._touched.update([(group, None) for group in self._groups.values() if group.returned])
 
@@ -728,6 +793,8 @@ class TopicGroups:
         assert self._group_units == sum([group.units for group in self._groups.values()])
         assert self._loose_units == sum([group.loose_units for group in self._groups.values()])
         assert self._above == {key for key in self._head_groups if key > self._window_end}
+        runs = [group for group in self._groups.values() if group.noted_run]
+        assert self.run_groups == {number: group for group in runs for number in group.noted_run}
         waiting = [*self._ungrouped.keys, *[key for group in self._groups.values() for key in group.waiting]]
         assert max(waiting, default=BELOW_ALL) <= self.boundary, "an item above the boundary is known"
         others = [group.name for group in self._groups.values() if group.waiting and not group.is_held]
@@ -741,6 +808,8 @@ class TopicGroups:
     def _check_group(self, name: str, group: Group) -> None:
         offer = self.offer(group) if self.turns is None else self._fair_heads(group)
         assert group.name == name
+        run = group.leased_run() if self._is_strict else ()
+        assert group.noted_run == run, f"{name} has leased {run}, and its topic knows {group.noted_run}"
         assert not group.is_empty, f"{name} is in memory for nothing"
         assert group.cut == ABOVE_ALL or group.cut < self.boundary
         assert group.turn >= 0 and (self.turns is None or group.is_waiting or not group.heads)

@@ -92,17 +92,19 @@ class TopicTurns:
         group.is_waiting, group.since_s = True, self._stopwatch_s()
         group.turn = min(TURN_MAX, max(group.turn, self.served + self.cost(group.name)))
 
-    def serve(self, group: Group) -> None:
-        """Note that the turn of a group has come, and give it the next one. Then its item is reserved.
+    def serve(self, group: Group, items: int = 1) -> None:
+        """Note that the turn of a group has come, and give it the next one. Then its item is reserved, or the items of a run.
 
         `served` is the turn at which it waited, and not the one after what it held since: nobody has waited at that.
         """
         self.served = max(self.served, group.turn)
         if self.by_time:
             self.account(group)
-            group.busy += 1
-            group.advances += 1
+            group.busy += items
+            group.advances += items
         group.turn = self.next_turn(group.name, group.turn, self.served)
+        if items > 1:
+            group.turn = min(TURN_MAX, group.turn + (items - 1) * self.cost(group.name))
         group.since_s = self._stopwatch_s()
 
     def next_turn(self, name: str, turn: int, served: int) -> int:

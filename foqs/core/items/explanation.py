@@ -166,24 +166,24 @@ def _explain_missing(snapshot: ItemSnapshot, explanation: Reasons) -> None:
 
 
 def _explain_deferred(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
-    left_ms = row.deliver_after_ms - snapshot.now_ms
+    left_ms = row.ready_at_ms - snapshot.now_ms
     remedy = "Have it delivered now: " + snapshot.cli_command("item update", snapshot.id, "--delay", "0")
     since = f" after attempt {_format_attempt(row)} ended without an ack" if row.attempt else ""
     if left_ms <= 0:
         explanation.add(
-            f"It came due at {format_time(row.deliver_after_ms)}, {format_duration(-left_ms)} ago, and its shard is about to "
+            f"It came due at {format_time(row.ready_at_ms)}, {format_duration(-left_ms)} ago, and its shard is about to "
             "make it ready.",
             "Wait a moment. If that takes longer than seconds, the shard's database is slow.",
         )
-    elif row.expires_at_ms is not None and row.expires_at_ms <= row.deliver_after_ms:
+    elif row.expires_at_ms is not None and row.expires_at_ms <= row.ready_at_ms:
         explanation.add(
-            f"It is deferred{since} until {format_time(row.deliver_after_ms)}, but its TTL ends before that, at "
+            f"It is deferred{since} until {format_time(row.ready_at_ms)}, but its TTL ends before that, at "
             f"{format_time(row.expires_at_ms)}, in {format_duration(row.expires_at_ms - snapshot.now_ms)}: it will be deleted, undelivered.",
             remedy,
         )
     else:
         explanation.add(
-            f"It is deferred{since} until {format_time(row.deliver_after_ms)}, for another {format_duration(left_ms)}.",
+            f"It is deferred{since} until {format_time(row.ready_at_ms)}, for another {format_duration(left_ms)}.",
             remedy,
         )
     _explain_pause(snapshot, row, explanation, "Its topic is paused too: when it comes due, it is not delivered")
@@ -383,7 +383,7 @@ def _explain_pause(snapshot: ItemSnapshot, row: Row, explanation: Reasons, reaso
 
 def _explain_ttl(snapshot: ItemSnapshot, row: Row, explanation: Reasons) -> None:
     expires_ms = row.expires_at_ms
-    if expires_ms is not None and (row.state is State.READY or expires_ms > row.deliver_after_ms):
+    if expires_ms is not None and (row.state is State.READY or expires_ms > row.ready_at_ms):
         explanation.add(
             f"It is deleted if it is not delivered by {format_time(expires_ms)}, within {format_duration(expires_ms - snapshot.now_ms)}."
         )

@@ -225,6 +225,11 @@ class Row:
     def order_key(self) -> OrderKey:
         return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
 
+    @property
+    def ready_at_ms(self) -> int:
+        """When a DEFERRED item becomes READY, unless its TTL ends before. One that backs off in a strict group keeps `deliver_after_ms`."""
+        return self.deliver_after_ms if self.due_ms is None else max(self.deliver_after_ms, self.due_ms)
+
 
 @dataclass(slots=True)
 class NewItem:

@@ -9,7 +9,8 @@ policy, times), and guards read them.
 guards against the row, the event and the time of the flush, and picks one
 transition: the next state, and the effect on the row. Rules are pure, so the
 machine is deterministic. A caller's event that a state does not accept leaves the
-row unchanged and returns an error; the shard's own events (DUE, DELIVER, GIVE_UP) are ignored.
+row unchanged and returns an error; the shard's own events (DUE, DELIVER, GIVE_UP,
+SUPERSEDE) are ignored.
 
 A rule also declares its outcomes, as (guard, next state). The tests hold them
 against what the rule does; the diagram in ARCHITECTURE.md is drawn from them.
@@ -42,12 +43,13 @@ class EventKind(enum.Enum):
     UPDATE = "update"
     MOVE = "move"
     GIVE_UP = "give up"
+    SUPERSEDE = "supersede"
 
     # Hashed once per event. Enum's own hash runs in Python.
     __hash__ = object.__hash__
 
 
-OWN_EVENTS: Final = (EventKind.DUE, EventKind.DELIVER, EventKind.GIVE_UP)
+OWN_EVENTS: Final = (EventKind.DUE, EventKind.DELIVER, EventKind.GIVE_UP, EventKind.SUPERSEDE)
 """Events that the shard itself brings."""
 
 
@@ -151,6 +153,8 @@ class FlushContext:
     retry_policies: Mapping[str, RetryPolicy]
     limited_topics: Container[TopicName] = ()
     """Topics with a limit on the leases of their groups: there, a lease that has ended is over."""
+    strict_topics: Container[TopicName] = ()
+    """Those with strict groups: there, an item keeps its place when it is given back."""
 
 
 def new_row(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
@@ -213,7 +217,7 @@ def becomes_ready(row: Row, now_ms: int) -> bool:
     if _is_expired(row, now_ms):
         return False
     if row.state is State.DEFERRED:
-        return row.deliver_after_ms <= now_ms
+        return row.ready_at_ms <= now_ms
     ended = row.state is State.LEASED and _has_lease_ended(row, now_ms)
     return ended and row.policy is not DeliveryPolicy.AT_MOST_ONCE and not _is_out_of_attempts(row)
 
@@ -314,7 +318,7 @@ def _reject_stale_lease(event: Event, row: Row, context: FlushContext) -> Transi
 def _deferred_due(event: Event, row: Row, context: FlushContext) -> Transition:
     if _is_expired(row, context.now_ms):
         return _DELETED
-    if row.deliver_after_ms <= context.now_ms:
+    if row.ready_at_ms <= context.now_ms:
         return _to_leased(event, row, context) if event.has_waiter else _to_ready(row)
     return _UNCHANGED
 
@@ -372,10 +376,12 @@ def _end_attempt(row: Row, context: FlushContext, after_ms: int, metadata: bytes
         return _DELETED
     if _is_out_of_attempts(row):
         return _to_dead(row, context, metadata)
+    keeps_place = row.item_group is not None and (row.namespace, row.topic) in context.strict_topics
+    place_ms = None if keeps_place else after_ms
     if after_ms <= context.now_ms:
-        return _to_ready(row, deliver_after_ms=after_ms, metadata=metadata)
+        return _to_ready(row, deliver_after_ms=place_ms, metadata=metadata)
     due = after_ms if row.expires_at_ms is None else min(after_ms, row.expires_at_ms)
-    return _to_changed(row, State.DEFERRED, due, deliver_after_ms=after_ms, metadata=metadata)
+    return _to_changed(row, State.DEFERRED, due, deliver_after_ms=place_ms, metadata=metadata)
 
 
 def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
@@ -433,6 +439,21 @@ def _give_up(event: Event, row: Row, context: FlushContext) -> Transition:
     return given_up
 
 
+def _supersede(event: Event, row: Row, context: FlushContext) -> Transition:
+    """End the lease of an item behind another one of its run, whose lease has ended early.
+
+    Its consumer has not begun it, so the attempt does not count, as with a release. Its token is no last token: an ack must
+    not settle it before the other one. A slow consumer may have begun it all the same, so it is gone if it is delivered at
+    most once.
+    """
+    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
+        return _DELETED
+    superseded = _to_ready(row, attempt=row.attempt - 1)
+    assert superseded.row is not None
+    superseded.row.token = 0
+    return superseded
+
+
 def _redrive(event: Event, row: Row, context: FlushContext) -> Transition:
     expires = None if row.ttl_ms is None else min(context.now_ms + row.ttl_ms, TIME_MS_MAX)
     new = replace(
@@ -459,7 +480,7 @@ def _move(event: Event, row: Row, context: FlushContext) -> Transition:
     """
     if _is_expired(row, context.now_ms):
         return _ttl_ended()
-    if row.state is State.DEFERRED and row.deliver_after_ms <= context.now_ms:
+    if row.state is State.DEFERRED and row.ready_at_ms <= context.now_ms:
         row = replace(row, state=State.READY, due_ms=row.expires_at_ms)
     return _to_moved(event, row, context)
 
@@ -586,6 +607,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
         _move, (("", None), ("TTL ended: NOT_FOUND", _D), ("in the topic already: INVALID_ARGUMENT", _D))
     ),
     (_D, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _D),)),
+    (_D, EventKind.SUPERSEDE): Rule(_leave_unchanged, (("not leased", _D),)),
     (_R, EventKind.DUE): Rule(_ready_due, (("TTL ended", None), ("not yet", _R))),
     (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
@@ -609,6 +631,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
         _move, (("", None), ("TTL ended: NOT_FOUND", _R), ("in the topic already: INVALID_ARGUMENT", _R))
     ),
     (_R, EventKind.GIVE_UP): Rule(_give_up, (("row refused", _X), ("TTL ended", None))),
+    (_R, EventKind.SUPERSEDE): Rule(_leave_unchanged, (("not leased", _R),)),
     (_L, EventKind.DUE): Rule(
         _leased_due,
         (
@@ -647,6 +670,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
     (_L, EventKind.MOVE): Rule(_reject_move, (("INVALID_ARGUMENT", _L),)),
     (_L, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _L),)),
+    (_L, EventKind.SUPERSEDE): Rule(_supersede, (("", _R), ("at most once or TTL ended", None))),
     (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
@@ -658,4 +682,5 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_X, EventKind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
     (_X, EventKind.MOVE): Rule(_move_dead, (("", None), ("in the topic already: INVALID_ARGUMENT", _X))),
     (_X, EventKind.GIVE_UP): Rule(_leave_unchanged, (("dead already", _X),)),
+    (_X, EventKind.SUPERSEDE): Rule(_leave_unchanged, (("not leased", _X),)),
 }

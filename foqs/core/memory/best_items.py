@@ -107,6 +107,37 @@ def _reserve_in_turn(
     return reserved
 
 
+def reserve_runs(
+    indexes: Sequence[ReadyIndex], topic: TopicName, count: int, limits: Sequence[int], run_max: int
+) -> list[list[list[OrderKey]]]:
+    """Reserve the best heads of strict groups, each with its run of at most `run_max` items. Return the runs of each index, in order.
+
+    All together have at most `count` keys; else as `reserve_best`.
+    """
+    reserved: list[list[list[OrderKey]]] = [[] for _ in indexes]
+    rooms = [*limits]
+    while count:
+        rank_max: int | None = None
+        best: int | None = None
+        best_at = 0
+        for at, index in enumerate(indexes):
+            order_keys, boundary = index.peek_with_boundary(topic, 1)
+            rank = arrival_rank(order_keys[0]) if order_keys else None
+            if boundary is not None:
+                rank_max = _lower_rank_max(rank_max, boundary, rank)
+            if rank is not None and rooms[at] and (best is None or rank < best):
+                best, best_at = rank, at
+        if best is None or (rank_max is not None and best > rank_max):
+            break
+        items_max = min(count, rooms[best_at], run_max)
+        index = indexes[best_at]
+        run = index.reserve_run(topic, items_max) if index.gives_runs(topic) else index.reserve(topic, 1)
+        reserved[best_at].append(run)
+        rooms[best_at] -= len(run)
+        count -= len(run)
+    return reserved
+
+
 def _lower_rank_max(rank_max: int | None, boundary: OrderKey, last_rank: int | None) -> int:
     """Return the lower of `rank_max` and the rank above which the table may hold keys. `last_rank` is the rank of the last key of a peek."""
     rank = arrival_rank(boundary)

@@ -5,7 +5,7 @@ Knows no group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from foqs.core.items.item import OrderKey
@@ -34,6 +34,15 @@ class HeadSource(Protocol):
         Returns:
             The reserved heads in this order; how many of the first heads are among them; and the new heads that are not, in order.
         """
+        ...
+
+    @property
+    def gives_runs(self) -> bool:
+        """Whether a head may be reserved together with items behind it."""
+        ...
+
+    def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
+        """Reserve a head, and items behind it of which nothing waits to be written. Return all, in the order of delivery."""
         ...
 
     def end_reservations(self, numbers: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
@@ -60,6 +60,8 @@ class ReadyIndex:
         """Completed refills."""
         self.evicted_count = 0
         """Keys dropped because a window, or the index, was full."""
+        self.is_free: Callable[[int], bool] = _is_always_free
+        """Returns whether nothing of an item waits to be written. The shard sets it."""
 
     def __len__(self) -> int:
         return self._size + self._head_count
@@ -332,6 +334,27 @@ class ReadyIndex:
             self._head_count -= used
             self.set_heads(topic, (), added, window.boundary, is_reset=False)
         return best
+
+    def gives_runs(self, topic: TopicName) -> bool:
+        """Return whether heads of the topic may be reserved together with items behind them: its groups are strict."""
+        return bool(self._sources) and topic in self._sources and self._sources[topic].gives_runs
+
+    def reserve_run(self, topic: TopicName, items_max: int) -> list[OrderKey]:
+        """Reserve the best key, and those of its run behind it, which are in no window. Return them in the order of delivery.
+
+        Only if `gives_runs`.
+        """
+        window = self._windows.get(topic)
+        if not window or items_max <= 0:
+            return []
+        run = self._sources[topic].reserve_run(window.order_keys[window.start], items_max, self.is_free)
+        self._reserved.update([(key & NUMBER_MAX, key) for key in run])
+        self._reserved_key_max = max(self._reserved_key_max, *run)
+        self._source_reservations.update([(key & NUMBER_MAX, topic) for key in run])
+        window.start += 1
+        self._head_count -= 1
+        self._compact(window)
+        return run
 
     def _reserve_at_source(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         self._head_count -= len(order_keys)
@@ -635,3 +658,7 @@ class ReadyIndex:
         del self._windows[window.topic]
         if window.is_evictable:
             del self._evictable[window]
+
+
+def _is_always_free(number: int) -> bool:
+    return True

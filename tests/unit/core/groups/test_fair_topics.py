@@ -42,9 +42,9 @@ def test_fair_topic_by_time_leaves_nothing_behind_and_keeps_priorities_and_limit
 class SavesTurns(TopicTurns):
     """The next turn follows the last one of the group, also if it was not served for long."""
 
-    def serve(self, group: Group) -> None:
+    def serve(self, group: Group, items: int = 1) -> None:
         before = group.turn
-        super().serve(group)
+        super().serve(group, items)
         group.turn = before + self.cost(group.name)
 
 
@@ -91,8 +91,8 @@ class OffersByTime(TopicGroups):
 class OffersNextHeadLater(TopicGroups):
     """The next head of a group comes with the next flush, and not in the step of the reservation."""
 
-    def _take_turn(self, group: Group, turns: TopicTurns) -> list[OrderKey]:
-        for key in super()._take_turn(group, turns):
+    def _take_turn(self, group: Group, turns: TopicTurns, items: int = 1) -> list[OrderKey]:
+        for key in super()._take_turn(group, turns, items):
             self._changes[key] = True
         return []
 

@@ -4,7 +4,7 @@ that are replaced. Each rule has a planted mistake that breaks it, and each mist
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,10 +14,10 @@ from foqs.core.groups.group import ABOVE_ALL, STRICT, Group
 from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.places import GroupPlace, Placed
 from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
-from foqs.core.items.item import OrderKey, Row, State, pack_order_key
+from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, pack_order_key
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
 from tests.support.example_counts import examples
-from tests.support.group_histories import History, play
+from tests.support.group_histories import History, RunHistory, play
 from tests.support.plain_groups import PlainItem
 
 HISTORIES: Final = examples(1_000)
@@ -28,6 +28,12 @@ PLANTED_HISTORIES_MAX: Final = 4_000
 def test_owner_offers_what_the_rows_of_its_groups_allow() -> None:
     for seed in range(HISTORIES):
         difference = play(seed, CheckedCoreGroupOwner)
+        assert difference is None, difference
+
+
+def test_owner_offers_runs_that_the_rows_of_its_groups_allow_and_supersedes_the_leases_behind_an_early_end() -> None:
+    for seed in range(HISTORIES):
+        difference = play(seed, CheckedCoreGroupOwner, RunHistory)
         assert difference is None, difference
 
 
@@ -206,6 +212,76 @@ class OffersUncertainHeads(TopicGroups):
         return changes
 
 
+class LocksOnlyTheHead(TopicGroups):
+    """A run has the permit of its head alone, so the group goes on when that is settled."""
+
+    def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
+        run = super().reserve_run(head, items_max, is_free)
+        for key in run[1:]:
+            group = self._reserved.pop(key & NUMBER_MAX)
+            group.end_reservation(key & NUMBER_MAX, self.boundary)
+        return run
+
+    def offer(self, group: Group) -> list[OrderKey]:
+        copy = Group(group.name)
+        copy.waiting, copy.returned, copy.backing_off = group.waiting, group.returned, group.backing_off
+        copy.leased, copy.reserved = group.leased[:1], group.reserved
+        return super().offer(copy)
+
+
+class BeginsSecondRun(TopicGroups):
+    """A returned item of a run begins another one, while others of it are leased."""
+
+    def offer(self, group: Group) -> list[OrderKey]:
+        copy = Group(group.name)
+        copy.waiting, copy.returned, copy.backing_off = group.waiting, group.returned, group.backing_off
+        copy.leased, copy.reserved = [] if group.returned else group.leased, group.reserved
+        return super().offer(copy)
+
+
+class RunPassesBackoff(TopicGroups):
+    """A run goes on behind an item that backs off."""
+
+    def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
+        group = self._head_groups.get(head)
+        kept = [] if group is None else group.backing_off
+        if group is not None:
+            group.backing_off = []
+        run = super().reserve_run(head, items_max, is_free)
+        if group is not None:
+            group.backing_off = kept
+        return run
+
+
+class SupersedesNothing(CoreGroupOwner):
+    """The tokens behind an item of a run that has ended stay valid."""
+
+    def behind(self, number: int) -> list[int]:
+        return []
+
+
+class SupersedesNextOnly(CoreGroupOwner):
+    """Of the items behind one that has ended, the first loses its token."""
+
+    def behind(self, number: int) -> list[int]:
+        return super().behind(number)[:1]
+
+
+class SupersedesAll(CoreGroupOwner):
+    """Items before the one that has ended lose their tokens, too."""
+
+    def behind(self, number: int) -> list[int]:
+        group = self.groups.run_groups.get(number)
+        return [] if group is None else [each for each in group.leased_run() if each != number]
+
+
+class ForgetsRunsAtTakeover(TopicGroups):
+    """A new owner leaves the leases behind items that had ended early before it knew their groups."""
+
+    def take_superseded(self) -> list[int]:
+        return []
+
+
 class ExtendsEndedLeases(History):
     """A lease that ended is taken up again beside those that took its permit."""
 
@@ -232,6 +308,15 @@ PLANTED = (
     StaysFull,
     OffersUncertainHeads,
 )
+PLANTED_IN_RUNS = (
+    LocksOnlyTheHead,
+    BeginsSecondRun,
+    RunPassesBackoff,
+    SupersedesNothing,
+    SupersedesNextOnly,
+    SupersedesAll,
+    ForgetsRunsAtTakeover,
+)
 
 
 def owner_with(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> type[CoreGroupOwner]:
@@ -245,6 +330,12 @@ def owner_with(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> type[CoreGr
 def test_planted_mistake_is_found(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> None:
     owner_type = owner_with(mistake)
     assert any(play(seed, owner_type) for seed in range(PLANTED_HISTORIES_MAX))
+
+
+@pytest.mark.parametrize("mistake", PLANTED_IN_RUNS)
+def test_planted_mistake_in_runs_is_found(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> None:
+    owner_type = owner_with(mistake)
+    assert any(play(seed, owner_type, RunHistory) for seed in range(PLANTED_HISTORIES_MAX))
 
 
 def test_planted_mistake_that_extends_an_ended_lease_is_found() -> None:

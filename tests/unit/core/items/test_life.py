@@ -184,9 +184,9 @@ def assert_the_rest_is_kept(event: Event, row: Row, new: Row) -> None:
         assert getattr(new, name) == getattr(row, name), name
     leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
     is_over = kind in (EventKind.NACK, EventKind.RELEASE, EventKind.REDRIVE)
-    token = NEW if leased else -row.token if is_over else row.token
+    token = NEW if leased else -row.token if is_over else 0 if kind is EventKind.SUPERSEDE else row.token
     assert new.token == token
-    attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
+    attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.SUPERSEDE: row.attempt - 1, EventKind.REDRIVE: 0}
     assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
     if kind is not EventKind.REDRIVE:
         assert new.expires_at_ms == row.expires_at_ms
@@ -318,7 +318,21 @@ def test_only_an_extension_may_come_without_a_token(kind: EventKind) -> None:
             assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
 
 
-@pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.DELIVER, EventKind.NACK, EventKind.RELEASE])
+def test_the_token_of_a_superseded_item_settles_nothing() -> None:
+    for _, row, transition in transitions(State.LEASED, EventKind.SUPERSEDE):
+        if transition.row is None:
+            assert row.policy is DeliveryPolicy.AT_MOST_ONCE or row.expires_at_ms is not None
+            continue
+        for kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE):
+            for token in (row.token, -row.token, 0):
+                late = apply_event(Event(kind, row.id, "n", token=token), transition.row, CONTEXT)
+                assert late.effect is Effect.UNCHANGED
+                assert late.error is not None and late.error.number is ErrorCode.STALE_LEASE
+
+
+@pytest.mark.parametrize(
+    "kind", [EventKind.DUE, EventKind.DELIVER, EventKind.NACK, EventKind.RELEASE, EventKind.SUPERSEDE]
+)
 def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: EventKind) -> None:
     for state in (State.DEFERRED, State.READY, State.LEASED):
         for _, row, transition in transitions(state, kind):
@@ -373,6 +387,27 @@ def test_only_ack_and_cancel_succeed_on_an_item_that_is_gone() -> None:
             assert transition.effect is Effect.UNCHANGED
             assert transition.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
             assert (transition.error is None) == (kind in OWN_EVENTS or transition.already_gone)
+
+
+@pytest.mark.parametrize("kind", [EventKind.NACK, EventKind.EXTEND])
+def test_an_item_of_a_strict_group_keeps_its_place_when_it_is_given_back(kind: EventKind) -> None:
+    grouped = replace(BASE, state=State.LEASED, item_group=b"group", deliver_after_ms=NOW - 50, due_ms=NOW + 5)
+    strict = replace(CONTEXT, strict_topics={(BASE.namespace, BASE.topic)})
+    changes = {"lease_ms": 0} if kind is EventKind.EXTEND else {"delay_ms": 700}
+    event = Event(kind, BASE.id, "n", token=BASE.token, **changes)  # type: ignore[arg-type]
+    for context, row, keeps in (
+        (strict, grouped, True),
+        (CONTEXT, grouped, False),
+        (strict, replace(grouped, item_group=None), False),
+    ):
+        new = apply_event(event, row, context).row
+        assert new is not None
+        assert (new.deliver_after_ms == row.deliver_after_ms) is keeps
+        if new.state is State.DEFERRED:
+            assert new.ready_at_ms == new.due_ms == NOW + 700
+            for late in (NOW + 699, NOW + 700):
+                due = apply_event(Event(EventKind.DUE, row.id), new, replace(context, now_ms=late))
+                assert (due.effect is Effect.CHANGED) is (late == NOW + 700)
 
 
 def test_redrive_resets_the_attempts_and_the_ttl() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -20,6 +20,7 @@ class Source:
     """Notes what is reserved."""
 
     takes_turns = False
+    gives_runs = False
 
     def __init__(self) -> None:
         self.reserved: set[int] = set()
@@ -32,6 +33,9 @@ class Source:
         self, heads: Sequence[OrderKey], count: int, last: OrderKey
     ) -> tuple[list[OrderKey], int, list[OrderKey]]:
         raise AssertionError("it takes no turns")
+
+    def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
+        raise AssertionError("it gives no runs")
 
     def end_reservations(self, numbers: Iterable[int]) -> None:
         self.reserved.difference_update(numbers)
