@@ -317,6 +317,15 @@ struct DequeueRequest {
   7: optional i32 items_max,
   /** Only items of the called host: for callers that call the hosts of the tier themselves, see `availability`. */
   8: optional bool local_only,
+  /**
+   * The most items of a strict group (group_leases_max 1) to return together, 1 to 100: a run. Default 1. Other topics ignore it.
+   *
+   * The items of a run follow each other in the reply. Handle them in this order, and settle each by its token. Nothing
+   * more of the group is delivered until none of them is leased. If the lease of one ends by a nack (but not with `dead`),
+   * a release, an extension by 0 ms or its time, those behind it are superseded: their tokens are STALE_LEASE, they are
+   * READY again without an attempt, and with AT_MOST_ONCE they are gone.
+   */
+  9: optional i32 run_max,
 }
 
 /** The availability of a topic at a host, as the answering host knows it. */

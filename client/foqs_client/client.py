@@ -247,6 +247,7 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
         wait_ms: int = 0,
         lease_ms: int | None = None,
         items_max: int | None = None,
+        run_max: int = 1,
         timeout_ms: int | None = None,
     ) -> Deliveries:
         """Lease the best items of topics: at most `wants[topic]` of each topic.
@@ -266,20 +267,28 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
             wait_ms: how long to wait for an item if there is none.
             lease_ms: replaces the lease durations of the items.
             items_max: the maximum number of items of all topics together. The first topics are served first.
+            run_max: the maximum number of items of a strict group together, 1 to 100. They follow each other in the list:
+                handle them in this order, and release the rest when one fails. Other topics ignore it.
             timeout_ms: the time of the call; None: the client's timeout, plus `wait_ms`.
         """
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
         if self._spans is None:
-            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms, run_max)
             return found if isinstance(found, Deliveries) else Deliveries(found)
         with self._spans.receive() as call:
-            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            found = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms, run_max)
             call.deliveries = deliveries = found if isinstance(found, Deliveries) else Deliveries(found)
             return deliveries
 
     async def _dequeue(
-        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
+        self,
+        wants: Mapping[str, int],
+        wait_ms: int,
+        lease_ms: int | None,
+        items_max: int | None,
+        timeout_ms: int,
+        run_max: int,
     ) -> list[Delivery]:
         self._router.refresh_if_due()
         if self._router.is_first_refresh_running:
@@ -288,13 +297,13 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
             if waited_ms:
                 wait_ms, timeout_ms = max(0, wait_ms - waited_ms), max(1, timeout_ms - waited_ms)
         if self._router.routing_table is not None:
-            dequeue = RoutedDequeue(self._dequeue_parts, wants, wait_ms, lease_ms, items_max, timeout_ms)
+            dequeue = RoutedDequeue(self._dequeue_parts, wants, wait_ms, lease_ms, items_max, timeout_ms, run_max)
             return await dequeue.run()
 
         async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> Deliveries:
-            return await self._dequeue_from(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
+            return await self._dequeue_from(None, wants, wait_ms, lease_ms, items_max, timeout_ms, run_max)
 
-        if self._shared_dequeues is None or items_max is not None:
+        if self._shared_dequeues is None or items_max is not None or run_max != 1:
             return await ask(wants, wait_ms, timeout_ms)
         return await self._shared_dequeues.dequeue(wants, wait_ms, lease_ms, timeout_ms, ask)
 
@@ -306,6 +315,7 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
         lease_ms: int | None,
         items_max: int | None,
         timeout_ms: int,
+        run_max: int,
         *,
         for_tier: bool = False,
     ) -> Deliveries:
@@ -319,6 +329,8 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
             raise errors.Unreachable("the client is closed; make a new one")
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
+        if run_max != 1:
+            request.run_max = run_max
         if host is None or for_tier:
             reply = await self._call(_DEQUEUE, request, timeout_ms, host, self._late_dequeue_reply)
             return Deliveries(reply.items or (), reply.unavailable_shards or 0)

@@ -43,6 +43,7 @@ class DequeueKind(NamedTuple):
     lease_ms: int | None
     items_max: int | None
     is_long_poll: bool
+    run_max: int = 1
 
     def accepted_count(self, deliveries: Sequence[Delivery]) -> int:
         """Return how many of these, from the first, the call can accept."""

@@ -28,8 +28,10 @@ TIER_HOSTS_MAX: Final = 2
 IMPAIRMENTS_MAX: Final = 10_000
 """The maximum number of marks that `Impairments` keeps."""
 
-DequeueFrom: TypeAlias = Callable[[Address, Mapping[str, int], int, int | None, int | None, int], Awaitable[Deliveries]]
-"""Dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms)."""
+DequeueFrom: TypeAlias = Callable[
+    [Address, Mapping[str, int], int, int | None, int | None, int, int], Awaitable[Deliveries]
+]
+"""Dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms, run_max)."""
 
 
 class Impairments:
@@ -87,6 +89,7 @@ class RoutedDequeue:
         lease_ms: int | None,
         items_max: int | None,
         timeout_ms: int,
+        run_max: int = 1,
     ) -> None:
         self._parts = parts
         self._wants = wants
@@ -95,7 +98,7 @@ class RoutedDequeue:
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._begun_s = begun_s = self._loop.time()
-        self._long_poll = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
+        self._long_poll = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True, run_max=run_max)
         self._short_poll = self._long_poll._replace(is_long_poll=False)
         self._slice_ms = min(wait_ms, POLL_MS_MAX)
         """The wait of the next poll."""
@@ -128,7 +131,9 @@ class RoutedDequeue:
         hosts = sorted(self._hosts(), key=self._is_impaired)
         for at in hosts[:TIER_HOSTS_MAX]:
             try:
-                return await self._parts.dequeue_by(at, self._wants, 0, kind.lease_ms, kind.items_max, self._left_ms())
+                return await self._parts.dequeue_by(
+                    at, self._wants, 0, kind.lease_ms, kind.items_max, self._left_ms(), kind.run_max
+                )
             except FoqsError as error:
                 if not error.may_succeed_elsewhere:
                     raise
@@ -226,7 +231,9 @@ class RoutedDequeue:
         # A slow host may need all of the call's time to commit the leases.
         kind, parts = self._long_poll, self._parts
         try:
-            found = await parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, self._left_ms())
+            found = await parts.dequeue_from(
+                at, self._wants, wait_ms, kind.lease_ms, kind.items_max, self._left_ms(), kind.run_max
+            )
         except FoqsError as error:
             if error.may_succeed_elsewhere:
                 parts.impairments.mark(at, self._topics)

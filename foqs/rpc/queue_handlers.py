@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.groups.group import RUN_MAX
 from foqs.core.items import validation
 from foqs.core.items.atomic_items import check_atomic_items
 from foqs.core.items.item import SHARD_MAX, TIME_MS_MAX, NewItem, State
@@ -148,6 +149,9 @@ class QueueHandlers:
         items_max = request.items_max
         if items_max is not None:
             validation.check_number(items_max, 1, limits.items_per_call_max, "items_max")
+        run_max = request.run_max
+        if run_max is not None:
+            validation.check_number(run_max, 1, RUN_MAX, "run_max")
         wait_ms = request.wait_ms or 0
         if wait_ms < 0:
             raise InvalidArgument(f"{wait_ms} ms is negative; give 0 or more", field="wait_ms")
@@ -163,7 +167,9 @@ class QueueHandlers:
             else:
                 call.reply(to_struct, deliveries, deliveries.give_back)
 
-        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max)
+        return self._queue.dequeue(
+            namespace, list(wants.items()), wait_ms, lease_ms, call.deadline, done, items_max, run_max or 1
+        )
 
     def ack(self, call: Call) -> PendingCall | None:
         request: ttypes.AckRequest = call.request

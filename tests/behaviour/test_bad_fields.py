@@ -80,6 +80,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "shard": [(-1, INVALID), (I32_MIN, INVALID), (SHARD_MAX + 1, LIMIT), (I32_MAX, LIMIT)],
     "count": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "items_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
+    "run_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], (101, LIMIT), (I32_MAX, LIMIT)],
     "limit": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "timeout_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],

@@ -113,3 +113,25 @@ async def test_a_lease_of_a_limited_group_that_has_ended_is_not_extended(site: S
     await site.until(is_ready)
     [outcome] = await site.client.extend([held], lease_ms=30_000)
     assert isinstance(outcome.error, StaleLease)
+
+
+@story
+async def test_a_run_of_a_strict_group_is_delivered_together_and_ends_where_an_item_fails(site: Site) -> None:
+    await site.client.set_topic_policy(TopicPolicy(site.topic, group_leases_max=1))
+    await site.spread()
+    ids = await site.put(*[Item(site.topic, b"%d" % place, group="ada") for place in range(5)])
+    run = await site.client.dequeue({site.topic: 9}, run_max=3, wait_ms=5_000)
+    assert [delivery.id for delivery in run] == ids[:3]
+    assert await site.client.dequeue({site.topic: 9}, run_max=3) == []
+    [outcome] = await site.client.ack(run[:1])
+    outcome.require()
+    [outcome] = await site.client.nack([Nack(run[1].id, run[1].token, 0)])
+    outcome.require()
+    [outcome] = await site.client.ack(run[2:])
+    assert isinstance(outcome.error, StaleLease)
+    again = await site.client.dequeue({site.topic: 9}, run_max=9, wait_ms=5_000)
+    while len(again) < 4:  # what came back in one flush with a waiting dequeue is a run of its own
+        [outcome] = await site.client.ack(again[-1:])
+        outcome.require()
+        again += await site.client.dequeue({site.topic: 9}, run_max=9, wait_ms=5_000)
+    assert [(delivery.id, delivery.attempt) for delivery in again] == [(ids[1], 2), *[(id, 1) for id in ids[2:]]]

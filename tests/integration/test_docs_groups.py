@@ -45,6 +45,10 @@ def test_each_customer_is_served_in_order(tmp_path: Path, host: RestartableHost)
     assert steps == {"Ada": ["pay", "pack", "send"], "Bob": ["pay", "pack", "send"]}
 
 
+def test_a_run_ends_where_an_item_fails(tmp_path: Path, host: RestartableHost) -> None:
+    assert lines_of("in_runs.py", tmp_path, host) == ["a run: 1 2 3", "a run: 2 3 4", "a run: 5"]
+
+
 def test_three_reports_are_made_at_a_time(tmp_path: Path, host: RestartableHost) -> None:
     assert lines_of("three_at_a_time.py", tmp_path, host) == ["3 reports at once", "1 more"]
 
@@ -58,4 +62,4 @@ def test_tenants_take_turns_by_weight(tmp_path: Path, host: RestartableHost) -> 
 
 
 def test_every_program_is_run() -> None:
-    assert set(PROGRAMS) == {"in_order.py", "three_at_a_time.py", "fair_among_tenants.py"}
+    assert set(PROGRAMS) == {"in_order.py", "in_runs.py", "three_at_a_time.py", "fair_among_tenants.py"}

@@ -1804,6 +1804,12 @@ class DequeueRequest(object):
      - lease_ms: Overrides the items' own lease durations for this delivery.
      - items_max: The most items of all topics together, at least 1; topics are served in the order of the request. Default: the host's limit.
      - local_only: Only items of the called host: for callers that call the hosts of the tier themselves, see `availability`.
+     - run_max: The most items of a strict group (group_leases_max 1) to return together, 1 to 100: a run. Default 1. Other topics ignore it.
+
+    The items of a run follow each other in the reply. Handle them in this order, and settle each by its token. Nothing
+    more of the group is delivered until none of them is leased. If the lease of one ends by a nack (but not with `dead`),
+    a release, an extension by 0 ms or its time, those behind it are superseded: their tokens are STALE_LEASE, they are
+    READY again without an attempt, and with AT_MOST_ONCE they are gone.
 
     """
 
@@ -1816,10 +1822,11 @@ class DequeueRequest(object):
         'lease_ms',
         'items_max',
         'local_only',
+        'run_max',
     )
 
 
-    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None, items_max=None, local_only=None,):
+    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None, items_max=None, local_only=None, run_max=None,):
         self.namespace_name = namespace_name
         self.topics = topics
         self.wait_ms = wait_ms
@@ -1828,6 +1835,7 @@ class DequeueRequest(object):
         self.lease_ms = lease_ms
         self.items_max = items_max
         self.local_only = local_only
+        self.run_max = run_max
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1884,6 +1892,11 @@ class DequeueRequest(object):
                     self.local_only = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.I32:
+                    self.run_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1928,6 +1941,10 @@ class DequeueRequest(object):
         if self.local_only is not None:
             oprot.writeFieldBegin('local_only', TType.BOOL, 8)
             oprot.writeBool(self.local_only)
+            oprot.writeFieldEnd()
+        if self.run_max is not None:
+            oprot.writeFieldBegin('run_max', TType.I32, 9)
+            oprot.writeI32(self.run_max)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -13101,6 +13118,7 @@ DequeueRequest.thrift_spec = (
     (6, TType.I64, 'lease_ms', None, None, ),  # 6
     (7, TType.I32, 'items_max', None, None, ),  # 7
     (8, TType.BOOL, 'local_only', None, None, ),  # 8
+    (9, TType.I32, 'run_max', None, None, ),  # 9
 )
 all_structs.append(TopicAvailability)
 TopicAvailability.thrift_spec = (

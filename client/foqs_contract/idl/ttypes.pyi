@@ -199,7 +199,8 @@ class DequeueRequest(_Struct):
     lease_ms: int | None
     items_max: int | None
     local_only: bool | None
-    def __init__(self, namespace_name: str | bytes | None = None, topics: Sequence[TopicCount] | None = None, wait_ms: int | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, lease_ms: int | None = None, items_max: int | None = None, local_only: bool | None = None) -> None: ...
+    run_max: int | None
+    def __init__(self, namespace_name: str | bytes | None = None, topics: Sequence[TopicCount] | None = None, wait_ms: int | None = None, timeout_ms: int | None = None, forwarded: bool | None = None, lease_ms: int | None = None, items_max: int | None = None, local_only: bool | None = None, run_max: int | None = None) -> None: ...
 
 class TopicAvailability(_Struct):
     topic: str | None

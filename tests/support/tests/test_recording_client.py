@@ -77,6 +77,7 @@ class Scripted(Client):
         wait_ms: int = 0,
         lease_ms: int | None = None,
         items_max: int | None = None,
+        run_max: int = 1,
         timeout_ms: int | None = None,
     ) -> Deliveries:
         return Deliveries(await self.answer())
