@@ -20,5 +20,5 @@ def heartbeat_prolongs_session_at_once() -> None:
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "heartbeat-prolongs-session-at-once": Bug(heartbeat_prolongs_session_at_once, (12,)),
+    "heartbeat-prolongs-session-at-once": Bug(heartbeat_prolongs_session_at_once, (12,), first_seed=4),
 }

@@ -50,7 +50,7 @@ def surplus_nacked_by_clients() -> None:
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "surplus-kept-by-hosts": Bug(surplus_kept_by_hosts, (8,), seed_count=32, first_seed=18),
+    "surplus-kept-by-hosts": Bug(surplus_kept_by_hosts, (8,), seed_count=32, first_seed=9),
     "surplus-kept-by-clients": Bug(surplus_kept_by_clients, (8,)),
     "surplus-nacked-by-hosts": Bug(surplus_nacked_by_hosts, (8,), first_seed=8),
     "surplus-nacked-by-clients": Bug(surplus_nacked_by_clients, (8,)),
