@@ -79,7 +79,8 @@ def _download(package: SourcePackage, folder: Path) -> Path:
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet")
-    run(*pip, "--no-deps", "--no-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", str(folder))
+    # Only the package itself comes as source: what pip needs to read its metadata would otherwise be built, too.
+    run(*pip, "--no-deps", "--no-binary", package.name, "--require-hashes", "-r", str(wanted), "-d", str(folder))
     (archive,) = folder.glob("*.tar.gz")
     return archive
 
