@@ -50,6 +50,7 @@ class GroupClient(SimulatedClient):
             self._repeat,
             self._enqueue_atomically,
             self._consume,
+            self._consume_runs,
             self._hold,
             self._extend_late,
             self._redrive,
@@ -58,7 +59,7 @@ class GroupClient(SimulatedClient):
             self._purge,
         )
         while not is_over():
-            [step] = rng.choices(steps, (30, 12, 8, 40, 3, 2, 5, 5, 4, 2))
+            [step] = rng.choices(steps, (30, 12, 8, 30, 12, 3, 2, 5, 5, 4, 2))
             self._start(step())
             await asyncio.sleep(rng.expovariate(25))
         await asyncio.gather(*self._in_flight)
@@ -136,6 +137,43 @@ class GroupClient(SimulatedClient):
         wait_ms = rng.choice((0, 30, 300))
         for delivery in await self._call(self._client.dequeue(wants, wait_ms=wait_ms, timeout_ms=1_000)):
             await self._settle(delivery)
+
+    async def _consume_runs(self) -> None:
+        """Handle runs in their order, one beside the other, and try to settle what is behind an item that has failed."""
+        rng = self._rng
+        wait_ms, lease_ms = rng.choice((0, 30, 300)), rng.choice((None, 900))
+        wants, run_max = {FIRST: rng.choice((3, 8, 20))}, rng.choice((2, 4, 9))
+        found = await self._call(
+            self._client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, run_max=run_max, timeout_ms=1_000)
+        )
+        runs: dict[str | None, list[Delivery]] = {}
+        for delivery in found:
+            runs.setdefault(delivery.group, []).append(delivery)
+        await asyncio.gather(*[self._try(self._handle_run(run)) for run in runs.values()])
+
+    async def _handle_run(self, run: list[Delivery]) -> None:
+        rng, client = self._rng, self._client
+        for place, delivery in enumerate(run):
+            kind = rng.random()
+            if kind < 0.65:
+                await self._call(client.ack([delivery]))
+            elif kind < 0.7:
+                await self._call(client.nack([Nack(delivery.id, delivery.token, dead=True)]))
+            elif kind < 0.75:
+                return  # its lease ends
+            else:
+                if kind < 0.85:
+                    delay_ms = rng.choice((None, 0, rng.randint(1, 500)))
+                    await self._call(client.nack([Nack(delivery.id, delivery.token, delay_ms)]))
+                elif kind < 0.95:
+                    await self._call(client.release([delivery]))
+                else:
+                    await self._call(client.extend([delivery], lease_ms=0))
+                behind = run[place + 1 :]
+                if behind and rng.random() < 0.7:
+                    settle = rng.choice((client.ack, client.extend, client.release))
+                    await self._call(settle(behind))
+                return
 
     async def _hold(self) -> None:
         """Hold what is there, and enqueue more of the same groups while a dequeue waits: it must not get what the limit forbids."""

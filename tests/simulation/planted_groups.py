@@ -10,6 +10,7 @@ from foqs.core.flush import flush_plan
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases
+from foqs.core.flush.run_ends import NO_RUN_ENDS
 from foqs.core.flush.writes import Writes
 from foqs.core.groups import group_page
 from foqs.core.groups.group import Group
@@ -23,7 +24,7 @@ from foqs.core.journal.journal_events import FlushEvents
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.queue import placement
 from foqs.rpc import request_structs
-from foqs.shard import shard_memory
+from foqs.shard import flush_planner, shard_memory
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import ShardMemory
@@ -174,6 +175,63 @@ def permits_kept_at_purge() -> None:
     plant(TopicGroups, "purge", lambda self: None)
 
 
+def run_goes_on_behind_an_early_end() -> None:
+    """The leases behind an item of a run that has ended early stay."""
+    plant(flush_planner, "find_run_ends", lambda batch, runs, is_free: NO_RUN_ENDS)
+
+
+def superseded_token_acks() -> None:
+    """A superseded item keeps its token as its last one, so its consumer may ack it."""
+
+    def supersede(event: Event, row: Row, moment: FlushContext) -> Transition:
+        found = original(event, row, moment)
+        if found.row is not None:
+            found.row.token = row.token
+        return found
+
+    rule = life.TABLE[State.LEASED, EventKind.SUPERSEDE]
+    original = rule.decide
+    table = cast("dict[tuple[State, EventKind], Rule]", life.TABLE)
+    table[State.LEASED, EventKind.SUPERSEDE] = Rule(supersede, rule.outcomes)
+
+
+def second_run_begins() -> None:
+    """A group goes on as soon as one item of its run is settled."""
+
+    def run(self: Group, run_max: int) -> list[OrderKey]:
+        leased = self.leased
+        if 0 < len(leased) < len(self.noted_run):
+            self.leased = []
+        found = original(self, run_max)
+        self.leased = leased
+        return found
+
+    original = plant(Group, "run", run)
+
+
+def run_locks_nothing_behind_its_head() -> None:
+    """The items behind the head of a run lock nothing when they are leased."""
+
+    def follow(self: TopicGroups, name: str, old: Placed | None, new: Placed | None) -> None:
+        group = self.get(name)
+        is_second = self.limit == 1 and new is not None and new[0] is GroupPlace.LEASED and group is not None
+        if is_second and group is not None and group.leased and old is not None and old[0] is not GroupPlace.LEASED:
+            new = None
+        original(self, name, old, new)
+
+    original = plant(TopicGroups, "follow", follow)
+
+
+def run_out_of_order() -> None:
+    """The items of a run come in the wrong order."""
+
+    def run(self: Group, run_max: int) -> list[OrderKey]:
+        found = original(self, run_max)
+        return [*found[:1], *reversed(found[1:])]
+
+    original = plant(Group, "run", run)
+
+
 LIMIT_BUGS: Final[Mapping[str, Bug]] = {
     "one-lease-too-many": Bug(one_lease_too_many, (13, 23), first_seed=2),
     "permit-kept-at-give-back": Bug(permit_kept_at_give_back, (11, 13)),
@@ -183,6 +241,11 @@ LIMIT_BUGS: Final[Mapping[str, Bug]] = {
     "permit-kept-at-cancel": Bug(permit_kept_at_cancel, (11, 13), first_seed=2),
     "permits-kept-at-purge": Bug(permits_kept_at_purge, (11, 13), first_seed=2),
     "limits-unread-at-takeover": Bug(limits_unread_at_takeover, (23,)),
+    "run-goes-on-behind-an-early-end": Bug(run_goes_on_behind_an_early_end, (24,), first_seed=1),
+    "superseded-token-acks": Bug(superseded_token_acks, (24,), first_seed=1),
+    "second-run-begins": Bug(second_run_begins, (13, 23, 24), first_seed=1),
+    "run-locks-nothing-behind-its-head": Bug(run_locks_nothing_behind_its_head, (13, 23, 24), first_seed=1),
+    "run-out-of-order": Bug(run_out_of_order, (24,), first_seed=1),
 }
 """Bugs that show if the topics have limits."""
 BUGS: Final[Mapping[str, Bug]] = {

@@ -93,6 +93,8 @@ def earliest_lease_end_ms(
 ) -> float:
     """Return the earliest moment at which a lease can have ended; minus infinity if that is unknown.
 
+    An item of a run is superseded if the lease of one before it has ended early.
+
     A lease begins after it was requested, and after the item was first ready. An extension replaces its end, so
     the last extension counts. If several may have been the last, the earliest end is returned. An extension may
     come when the lease has ended already, so one that is not answered before `during` replaces no end before it.
@@ -129,6 +131,8 @@ def earliest_lease_end_ms(
         if length is None:
             return float("-inf")
         ends.append(start_ms + bounds.shortest_ms(length))
+    ends += [entry.invoked.at_ms for entry in receipt.possible_ends_ahead()]
+    ends += [earliest_lease_end_ms(other, ahead, bounds) for other, ahead in receipt.ahead[-1:]]
     return min(ends)
 
 

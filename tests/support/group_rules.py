@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from tests.support.clock_bounds import ClockBounds
+from foqs.core.items.item import SEQUENCE_BITS
+from tests.support.clock_bounds import ClockBounds, earliest_lease_end_ms
 from tests.support.history import CallEnd, Entry
 from tests.support.item_histories import BY_ID, DeliveryReceipt, ItemHistories, ItemHistory
 
@@ -18,6 +19,7 @@ NAMES: Final = (
     "grouped items moved",
     "grouped items dead",
     "keys in two groups",
+    "items behind others in runs",
 )
 """The keys of `count_occurrences`."""
 
@@ -34,6 +36,7 @@ def count_occurrences(histories: ItemHistories) -> dict[str, int]:
             continue
         count["grouped items"] += 1
         count["grouped items returned"] += len(item.receipts) > 1
+        count["items behind others in runs"] += any(receipt.ahead for receipt in item.receipts)
         count["grouped items moved"] += bool(key) and key.startswith("move of ")
         count["grouped items dead"] += item.row is not None and item.row["state"] == "dead"
         if key is not None:
@@ -88,18 +91,24 @@ def broken_limits(
             if topic in limits:
                 groups.setdefault((item.namespace, topic, group), []).append((receipt, item))
     for (_, topic, group), receipts in groups.items():
-        held = [(*span, item) for receipt, item in receipts for span in _held_ms(item, receipt, bounds)]
-        for requested_ms, granted_ms, _, item in held:
+        held = [(*span, item, receipt) for receipt, item in receipts for span in _held_ms(item, receipt, bounds)]
+        for requested_ms, granted_ms, _, item, receipt in held:
             others = {
                 other.id
-                for _, from_ms, until_ms, other in held
-                if other is not item and from_ms < requested_ms and granted_ms < until_ms
+                for _, from_ms, until_ms, other, beside in held
+                if other is not item
+                and from_ms < requested_ms
+                and granted_ms < until_ms
+                and (limits[topic] > 1 or beside.call is not receipt.call)  # a run counts as one lease
             }
             if len(others) >= limits[topic]:
                 problem = (
                     f"{item.id} was leased until {granted_ms:.0f} ms while {len(others)} items of group {group} were"
                 )
                 yield 23, [item.id, *others], problem
+        if limits[topic] == 1:
+            for ids, problem in _broken_runs(receipts):
+                yield 24, ids, f"group {group}: {problem}"
         for receipt, item in receipts:
             if limits[topic] == 1:
                 for other, again in _passed(receipt, item, receipts):
@@ -108,6 +117,60 @@ def broken_limits(
                         [item.id, other.id],
                         f"{receipt} passed an item of group {group}, which {again} brought again",
                     )
+
+
+def _broken_runs(receipts: Sequence[tuple[DeliveryReceipt, ItemHistory]]) -> Iterator[tuple[list[str], str]]:
+    """Yield (ids, problem) of runs that were out of order, and of tokens that settled something behind an early end.
+
+    A new owner supersedes nothing before it has read the group. So only runs of an owner that has delivered afterwards are
+    judged.
+    """
+    last_ms: dict[tuple[str, int], float] = {}
+    for receipt, item in receipts:
+        owner = _shard_of(item.id), _epoch_of(receipt)
+        last_ms[owner] = max(last_ms.get(owner, 0.0), receipt.requested.at_ms)
+    for receipt, item in receipts:
+        for other, ahead in receipt.ahead:
+            if ahead.token != receipt.token:
+                yield [item.id, other.id], f"{receipt} and {ahead} are one run, and two leases"
+            places = [(each.result["attempt"] == 1, each.result["priority"]) for each in (ahead, receipt)]
+            if places[0][0] > places[1][0] or (places[0][0] == places[1][0] and places[0][1] > places[1][1]):
+                yield [item.id, other.id], f"{receipt} is out of order in its run, behind {ahead}"
+            elif places[0] == places[1] == (True, receipt.result["priority"]) and _came_before(item, other):
+                yield [item.id, other.id], f"{receipt} is behind {ahead} in its run, and was enqueued before"
+        until_ms = last_ms[_shard_of(item.id), _epoch_of(receipt)]
+        ended = [
+            entry
+            for entry in receipt.possible_ends_ahead()
+            if entry.end is CallEnd.OK and entry.returned is not None and not entry.requested.get("dead")
+        ]
+        for late in item.acknowledged_operations("ack", "nack", "extend", "release", token=receipt.token):
+            for entry in ended:
+                assert entry.returned is not None
+                is_judged = late.returned is not None and late.returned.at_ms < until_ms
+                if is_judged and entry.returned.before(late.invoked) and not _is_already_gone(late):
+                    yield (
+                        [item.id, entry.requested["id"]],
+                        f"{late.call.name} succeeded behind {entry.call.name} in a run",
+                    )
+
+
+def _came_before(item: ItemHistory, other: ItemHistory) -> bool:
+    """Return whether an item was certainly accepted before another one, and neither has got a place at the end since."""
+    if item.possible_operations("redrive") or other.possible_operations("redrive") or not other.origins:
+        return False
+    accepted = [entry.returned for entry in item.enqueued if entry.returned is not None]
+    return any(all(stamp.before(entry.invoked) for entry in other.origins) for stamp in accepted)
+
+
+def _is_already_gone(entry: Entry) -> bool:
+    """Return whether an ack found no item."""
+    return bool(entry.result.get("already_gone")) if isinstance(entry.result, Mapping) else False
+
+
+def _epoch_of(receipt: DeliveryReceipt) -> int:
+    """Return the ownership that made a delivery."""
+    return receipt.token >> SEQUENCE_BITS
 
 
 def _held_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> Iterator[tuple[float, float, float]]:
@@ -132,6 +195,8 @@ def _held_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -
             ends = [
                 entry.invoked.at_ms for entry in calls if entry is not extension and entry.invoked.at_ms >= requested_ms
             ]
+            ends += [max(requested_ms, entry.invoked.at_ms) for entry in receipt.possible_ends_ahead()]
+            ends += [earliest_lease_end_ms(other, ahead, bounds) for other, ahead in receipt.ahead[-1:]]
             # One that was under way may have ended the lease at once.
             ends += [
                 max(requested_ms, invoked.at_ms)
@@ -148,7 +213,7 @@ def _passed(
     for before, other in receipts:
         if other is item or not before.received.before(receipt.requested):
             continue
-        if other.possible_operations("release", "redrive"):
+        if before.ahead or other.possible_operations("release", "redrive"):
             continue  # it may have been as new as the others
         for again in other.receipts:
             if again.token > before.token and receipt.received.before(again.requested):

@@ -28,6 +28,17 @@ class DeliveryReceipt:
 
     call: Call
     result: Event
+    ahead: tuple[tuple[ItemHistory, DeliveryReceipt], ...] = ()
+    """The items before it in its run, with their deliveries: an early end of one of these ends this lease, too."""
+
+    def possible_ends_ahead(self) -> list[Entry]:
+        """Return the operations that may have ended leases ahead in its run early, so that this one was superseded."""
+        found = []
+        for item, receipt in self.ahead:
+            found += item.possible_operations("nack", "release", token=receipt.token)
+            extended = item.possible_operations("extend", token=receipt.token)
+            found += [entry for entry in extended if entry.requested.get("lease_ms") == 0]
+        return found
 
     @property
     def token(self) -> int:
@@ -225,8 +236,14 @@ def _sort_dequeue(histories: ItemHistories, call: Call) -> None:
     if call.end is not CallEnd.FAILED:
         for topic in call.args["topics"]:
             histories.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
+    runs: dict[Any, list[tuple[ItemHistory, DeliveryReceipt]]] = {}
     for result in call.results:
-        histories.item_history(result["id"]).receipts.append(DeliveryReceipt(call, result))
+        item, receipt = histories.item_history(result["id"]), DeliveryReceipt(call, result)
+        item.receipts.append(receipt)
+        if call.args.get("run_max", 1) > 1 and result["group"] is not None:
+            run = runs.setdefault((result["topic"], result["group"]), [])
+            receipt.ahead = tuple(run)
+            run.append((item, receipt))
 
 
 def _format_entry(entry: Entry) -> list[tuple[Stamp, str]]:

@@ -74,11 +74,13 @@ class RecordingClient:
         *,
         wait_ms: int = 0,
         lease_ms: int | None = None,
+        run_max: int = 1,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
         called_s = asyncio.get_running_loop().time()
-        call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
-        reply = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
+        runs = {} if run_max == 1 else {"run_max": run_max}
+        call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms, **runs)
+        reply = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms, **runs)
 
         def describe(delivery: Delivery) -> Event:
             requested_s = (

@@ -269,6 +269,10 @@ def _decide_run_ends(
         if number in decided:
             continue
         row = find_row(number)
+        if event.kind is EventKind.DUE and _is_behind(run_ends.ahead[number], plan):
+            if not _ends_lease(apply_event(event, row, context)):
+                continue
+            event = Event(EventKind.SUPERSEDE, number)
         decided[number] = transition = _decide_event(event, row, context, timers, plan)
         if row is None or row.state is not State.LEASED or not _ends_lease(transition):
             continue
@@ -278,6 +282,12 @@ def _decide_run_ends(
                 decided[behind] = _decide_event(supersede, find_row(behind), context, timers, plan)
         plan.superseded_later += run_ends.later.get(number, ())
     return decided
+
+
+def _is_behind(ahead: Sequence[int], plan: FlushPlan) -> bool:
+    """Return whether one of these items of a run is not settled, so that the one behind them was not begun."""
+    settled = {row.id for rows in plan.deleted.values() for row in rows} if ahead else ()
+    return any(number not in settled for number in ahead)
 
 
 def _ends_lease(transition: Transition) -> bool:

@@ -21,11 +21,13 @@ class RunEnds:
 
     Attributes:
         events: their events, by number, in the order of their runs.
+        ahead: for each of them, the leased items before it.
         behind: for each of them, the items behind it that this flush may supersede, in order.
         later: those that have another event, which comes first.
     """
 
     events: dict[int, Event] = field(default_factory=dict)
+    ahead: dict[int, Sequence[int]] = field(default_factory=dict)
     behind: dict[int, list[int]] = field(default_factory=dict)
     later: dict[int, list[int]] = field(default_factory=dict)
 
@@ -68,6 +70,7 @@ def _add(
     for place, number in enumerate(run):
         if number in early:
             found.events[number] = events[number]
+            found.ahead[number] = run[:place]
             free: list[int] = []
             found.behind[number] = free
             for follower in run[place + 1 :]:

@@ -227,8 +227,15 @@ class Row:
 
     @property
     def ready_at_ms(self) -> int:
-        """When a DEFERRED item becomes READY, unless its TTL ends before. One that backs off in a strict group keeps `deliver_after_ms`."""
-        return self.deliver_after_ms if self.due_ms is None else max(self.deliver_after_ms, self.due_ms)
+        """When a DEFERRED item becomes READY, unless its TTL ends before.
+
+        The place of one that backs off in a strict group, `deliver_after_ms`, is that of its first delivery: before its due as
+        a rule, and after it if the arrival clock was ahead.
+        """
+        due_ms, expires_ms = self.due_ms, self.expires_at_ms
+        if due_ms is None or not self.attempt or self.item_group is None:
+            return self.deliver_after_ms
+        return due_ms if expires_ms is None or due_ms < expires_ms else max(self.deliver_after_ms, due_ms)
 
 
 @dataclass(slots=True)

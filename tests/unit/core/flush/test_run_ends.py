@@ -104,7 +104,25 @@ def test_a_lease_that_was_extended_supersedes_nothing_when_the_others_end() -> N
     rows = [leased(1, due_ms=NOW + 900), leased(2, due_ms=NOW), leased(3, due_ms=NOW)]
     _, table = decide(batch_of(Dues([1, 2, 3], {}, None)), *rows)
     assert [table[number].state for number in (1, 2, 3)] == [State.LEASED, State.READY, State.READY]
-    assert [table[number].attempt for number in (1, 2, 3)] == [1, 1, 0]
+    assert [table[number].attempt for number in (1, 2, 3)] == [1, 0, 0]
+
+
+def test_a_lease_that_ends_behind_one_that_lasts_leaves_no_token() -> None:
+    """Its consumer has not begun it. With a last token, it could ack it after the one before it has failed."""
+    rows = [leased(1, due_ms=NOW + 900), leased(2, due_ms=NOW), leased(3, due_ms=NOW + 900)]
+    _, table = decide(batch_of(Dues([2], {}, None)), *rows)
+    assert [(table[number].state, table[number].token) for number in (1, 2, 3)] == [
+        (State.LEASED, TOKEN),
+        (State.READY, 0),
+        (State.READY, 0),
+    ]
+
+
+def test_a_lease_that_ends_behind_one_that_is_acked_in_the_same_flush_is_charged() -> None:
+    rows = [leased(1, due_ms=NOW), leased(2, due_ms=NOW), leased(3, due_ms=NOW)]
+    _, table = decide(batch_of(Acks("n", [1], [TOKEN], None), Dues([2, 3], {}, None)), *rows)
+    assert [table[number].attempt for number in (2, 3)] == [1, 0]
+    assert table[2].token == TOKEN
 
 
 def test_items_that_were_delivered_before_come_first_in_a_run() -> None:
