@@ -352,6 +352,7 @@ class MessageActions:
             wait_ms=wait_ms,
             timeout_ms=int(timeout_s * 1_000),
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
+            run_max=count if queue.is_fifo else None,
         )
         try:
             reply = await self._calls.call("dequeue", dequeue, timeout_s, request.principal, request.give_backs)

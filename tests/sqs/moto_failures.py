@@ -20,7 +20,6 @@ OTHER_FAILURES: Final[dict[str, str]] = {
 
 FIFO_FAILURES: Final[dict[str, str]] = {
     "test_create_fifo_queue_with_dlq": "it creates a standard queue with FifoQueue = false, which SQS refuses as well",
-    "test_receive_messages_with_message_group_id": "it expects two messages of a group in one receive; here it is one",
 }
 """Tests of FIFO queues and of groups."""
 

@@ -154,7 +154,8 @@ def test_groups_of_a_fifo_queue_are_in_order_whichever_hosts_are_asked(clients: 
         client = clients[turn % 3]
         found = client.receive_message(QueueUrl=name, MaxNumberOfMessages=10, VisibilityTimeout=600, WaitTimeSeconds=1)
         messages = found.get("Messages", [])
-        assert len({message["Body"][:-2] for message in messages}) == len(messages), "one message of a group"
+        places = [message["Body"].split() for message in messages]
+        assert places == sorted(places, key=lambda place: (names_of(places).index(place[0]), place[1])), "in order"
         for message in messages:
             got.append(message["Body"])
             second.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
@@ -164,3 +165,8 @@ def test_groups_of_a_fifo_queue_are_in_order_whichever_hosts_are_asked(clients: 
     for group in groups:
         assert [body for body in got if body.startswith(f"{group} ")] == [f"{group} {step}" for step in range(3)]
     assert "Messages" not in second.receive_message(QueueUrl=name, WaitTimeSeconds=1)
+
+
+def names_of(places: list[list[str]]) -> list[str]:
+    """Return the groups of messages, each once, in the order in which they came."""
+    return [*dict.fromkeys(group for group, _ in places)]

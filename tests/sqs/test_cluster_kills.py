@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -196,5 +197,9 @@ def test_groups_of_a_fifo_queue_stay_in_order_although_each_host_is_killed(runni
     assert not any(thread.is_alive() for thread in threads)
     for steps in received.values():
         assert sorted(set(steps)) == list(range(STEPS)), "each message"
-        assert steps == sorted(steps), "the next message of a group comes when the one before it is deleted"
+        first = [*dict.fromkeys(steps)]
+        assert first == sorted(first), "no message is received before the one before it"
+        # A receive whose reply was lost, or whose deletions came too late, is repeated from its first message on.
+        backwards = sum(step > following for step, following in pairwise(steps))
+        assert backwards <= len(steps) - STEPS
     until(lambda: counted(running, name) == 0, "nothing is left", 60)

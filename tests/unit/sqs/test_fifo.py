@@ -48,25 +48,28 @@ async def refused(sqs: SqsWorld, action: str, **parameters: Any) -> str:
     return f"{error.value.shape}: {error.value.message}"
 
 
-def test_messages_of_a_group_come_in_order_and_one_by_one() -> None:
+def test_messages_of_a_group_come_in_order_and_one_receive_after_the_other() -> None:
     async def story(world: World, sqs: SqsWorld) -> None:
         steps = [(group, body) for body in ("1", "2", "3") for group in ("ada", "bob")]
         sent = [await send(sqs, body, group, f"{group}-{body}") for group, body in steps][::2]
         numbers = [reply["SequenceNumber"] for reply in sent]
         assert numbers == sorted(numbers)
         assert {len(number) for number in numbers} == {20}
-        for place, body in enumerate(("1", "2", "3")):
-            messages = await sqs.receive("q.fifo")
-            assert sorted((each["Attributes"]["MessageGroupId"], each["Body"]) for each in messages) == [
-                ("ada", body),
-                ("bob", body),
-            ]
-            assert not await sqs.receive("q.fifo"), "both groups are locked"
-            ada = next(each for each in messages if each["Attributes"]["MessageGroupId"] == "ada")
-            assert ada["Attributes"]["SequenceNumber"] == numbers[place]
-            assert ada["Attributes"]["MessageDeduplicationId"] == f"ada-{body}"
-            for message in messages:
-                await delete(sqs, message)
+        messages = await sqs.receive("q.fifo", MaxNumberOfMessages=5)
+        assert [(each["Attributes"]["MessageGroupId"], each["Body"]) for each in messages] == [
+            ("ada", "1"),
+            ("ada", "2"),
+            ("ada", "3"),
+            ("bob", "1"),
+            ("bob", "2"),
+        ]
+        for ada, number in zip(messages, numbers, strict=False):
+            assert ada["Attributes"]["SequenceNumber"] == number
+            assert ada["Attributes"]["MessageDeduplicationId"] == f"ada-{ada['Body']}"
+        for message in messages:
+            assert not await sqs.receive("q.fifo"), "the groups are locked"
+            await delete(sqs, message)
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["3"]
 
     play(story)
 
@@ -75,7 +78,8 @@ def test_message_whose_visibility_timeout_ends_comes_again_before_the_others_of_
     async def story(world: World, sqs: SqsWorld) -> None:
         await send(sqs, "1")
         await send(sqs, "2")
-        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=1, ReceiveRequestAttemptId="attempt")
+        only = {"MaxNumberOfMessages": 1}
+        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=1, ReceiveRequestAttemptId="attempt", **only)
         await world.pass_s(1.5)
         late = await refused(
             sqs,
@@ -85,7 +89,7 @@ def test_message_whose_visibility_timeout_ends_comes_again_before_the_others_of_
             VisibilityTimeout=30,
         )
         assert "not available for visibility timeout change" in late
-        (again,) = await sqs.receive("q.fifo")
+        (again,) = await sqs.receive("q.fifo", **only)
         assert again["Body"] == "1"
         await sqs.call(
             "ChangeMessageVisibility", QueueUrl="q.fifo", ReceiptHandle=again["ReceiptHandle"], VisibilityTimeout=600
@@ -126,7 +130,7 @@ def test_deduplication_id_is_free_again_after_five_minutes() -> None:
         second = await send(sqs, "body")
         assert second["MessageId"] != first["MessageId"]
         assert second["SequenceNumber"] > first["SequenceNumber"]
-        (message,) = await sqs.receive("q.fifo")
+        (message,) = await sqs.receive("q.fifo", MaxNumberOfMessages=1)
         await delete(sqs, message)
         assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["body"]
 
@@ -190,7 +194,7 @@ def test_batch_with_a_message_without_its_group_is_refused_as_a_whole() -> None:
         reply = await sqs.call("SendMessageBatch", QueueUrl="q.fifo", Entries=[good, more])
         numbers = [each["SequenceNumber"] for each in reply["Successful"]]
         assert numbers == sorted(numbers)
-        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["1"]
+        assert [each["Body"] for each in await sqs.receive("q.fifo")] == ["1", "2"]
 
     play(story)
 
@@ -241,7 +245,8 @@ def test_dead_letter_of_a_fifo_queue_keeps_its_group_and_unlocks_it() -> None:
         await sqs.call("SetQueueAttributes", QueueUrl="q.fifo", Attributes={"RedrivePolicy": policy("dead.fifo", 1)})
         await send(sqs, "poison")
         await send(sqs, "next")
-        assert [each["Body"] for each in await sqs.receive("q.fifo", VisibilityTimeout=1)] == ["poison"]
+        received = await sqs.receive("q.fifo", VisibilityTimeout=1)
+        assert [each["Body"] for each in received] == ["poison", "next"]
         await world.pass_s(1.5)
         assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["next"]
         (dead,) = await sqs.receive("dead.fifo", WaitTimeSeconds=5)
@@ -275,7 +280,7 @@ def test_messages_that_move_back_come_after_those_that_were_sent_meanwhile_with_
         await send(sqs, "last")
         received = []
         for _ in range(6):
-            received += await sqs.receive("q.fifo")
+            received += await sqs.receive("q.fifo", MaxNumberOfMessages=1)
             await delete(sqs, received[-1])
         assert [each["Body"] for each in received] == [
             "later-1",
@@ -301,7 +306,7 @@ def test_queue_without_its_policy_accepts_and_delivers_nothing_until_it_is_creat
         assert "no policy of strict order" in await refused(sqs, "ReceiveMessage", QueueUrl="q.fifo")
         await sqs.create("q.fifo", **FIFO)
         await sqs.call("SendMessage", **message)
-        assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["1"]
+        assert [each["Body"] for each in await sqs.receive("q.fifo", WaitTimeSeconds=5)] == ["1", "2"]
         await sqs.call("DeleteQueue", QueueUrl="q.fifo")
         assert not world.newest.admin.namespace("default").policies
 
@@ -316,7 +321,7 @@ def test_receive_that_waits_gets_no_second_message_of_a_group_when_the_policy_is
         assert world.newest is not None
         for body in "12345":
             await send(sqs, body)
-        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=600)
+        (first,) = await sqs.receive("q.fifo", VisibilityTimeout=600, MaxNumberOfMessages=1)
         poll = start_task(refused(sqs, "ReceiveMessage", QueueUrl="q.fifo", MaxNumberOfMessages=10, WaitTimeSeconds=20))
         await world.pass_s(1)
         receive = sqs.requests[-1]
@@ -326,7 +331,7 @@ def test_receive_that_waits_gets_no_second_message_of_a_group_when_the_policy_is
         await sqs.create("q.fifo", **FIFO)
         assert await sqs.receive("q.fifo") == [], "the first message is in flight"
         await delete(sqs, first)
-        (second,) = await sqs.receive("q.fifo")
+        (second,) = await sqs.receive("q.fifo", MaxNumberOfMessages=1)
         assert (second["Body"], second["Attributes"]["ApproximateReceiveCount"]) == ("2", "1")
 
     play(story)
