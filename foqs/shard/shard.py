@@ -592,10 +592,10 @@ class OwnedShard:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._writer.submit(Events("", events, None), is_internal=True)
 
-    def supersede(self, numbers: Sequence[int]) -> None:
-        """End the leases of items behind one of their run that has ended early."""
+    def supersede(self, tokens: Mapping[int, int]) -> None:
+        """End the leases of items behind one of their run that has ended early, by their tokens."""
         if not self._writer.is_ended:
-            events = [Event(EventKind.SUPERSEDE, number) for number in numbers]
+            events = [Event(EventKind.SUPERSEDE, number, token=token) for number, token in tokens.items()]
             self._writer.submit(Events("", events, None), is_internal=True)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:

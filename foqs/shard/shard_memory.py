@@ -18,7 +18,7 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT, Group
+from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT
 from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
 from foqs.core.groups.places import group_name, line_place
@@ -62,8 +62,8 @@ class ShardPort(Protocol):
         """Release leased items that no consumer received."""
         ...
 
-    def supersede(self, numbers: Sequence[int]) -> None:
-        """End the leases of items behind one of their run that has ended early."""
+    def supersede(self, tokens: Mapping[int, int]) -> None:
+        """End the leases of items behind one of their run that has ended early, by their tokens."""
         ...
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
@@ -517,9 +517,9 @@ class ShardMemory:
         groups = self.limited_topics.get((row.namespace, row.topic))
         return None if groups is None or row.item_group is None else groups.items_before(group_name(row), row.order_key)
 
-    def runs(self) -> list[Mapping[int, Group]]:
-        """Return, for each topic with leased runs, the group of each of their items, by its number."""
-        return [groups.run_groups for groups in self.run_topics.values()]
+    def runs(self) -> list[Mapping[int, tuple[int, ...]]]:
+        """Return, for each topic with leased runs, the run of each of their items, by its number."""
+        return [groups.leased_runs for groups in self.run_topics.values()]
 
     @property
     def forgotten_groups(self) -> int:
@@ -554,7 +554,7 @@ class ShardMemory:
                 touched[topic] = None
                 is_strict = groups.limit == STRICT
                 if is_strict:
-                    groups.note_backoff(old, new)
+                    groups.note_row(old, new)
                 groups.follow(
                     group_name(row),
                     None if old is None else line_place(old, is_strict=is_strict),
@@ -606,7 +606,7 @@ class ShardMemory:
         groups.units_max = self.group_shares.room(topic)
         changes = groups.settle()
         self.group_shares.set_units(topic, groups.units)
-        if groups.run_groups:
+        if groups.leased_runs:
             self.run_topics[topic] = groups
         else:
             self.run_topics.pop(topic, None)
@@ -671,7 +671,7 @@ class ShardMemory:
         self.topic_table.check()
         if not self.counts.is_lagging:
             self._check_counts()
-        runs = [topic for topic, groups in self.limited_topics.items() if groups.run_groups]
+        runs = [topic for topic, groups in self.limited_topics.items() if groups.leased_runs]
         assert sorted(self.run_topics) == sorted(runs), f"{runs} have leased runs, and {[*self.run_topics]} are known"
         for topic, groups in self.limited_topics.items():
             groups.check()

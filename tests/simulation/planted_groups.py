@@ -200,7 +200,7 @@ def second_run_begins() -> None:
 
     def run(self: Group, run_max: int) -> list[OrderKey]:
         leased = self.leased
-        if 0 < len(leased) < len(self.noted_run):
+        if 0 < len(leased) < sum(map(len, self.noted_runs)):
             self.leased = []
         found = original(self, run_max)
         self.leased = leased

@@ -76,9 +76,8 @@ class CoreGroupOwner:
 
     def behind(self, number: int) -> list[int]:
         """Return the known leased items behind one, whose lease ends early."""
-        group = self.groups.run_groups.get(number)
-        run = () if group is None else group.leased_run()
-        return [*run[run.index(number) + 1 :]] if number in run else []
+        run = self.groups.leased_runs.get(number, (number,))
+        return [*run[run.index(number) + 1 :]]
 
     def give_back(self, numbers: Iterable[int]) -> None:
         self.end_reservations(list(numbers))
@@ -101,6 +100,8 @@ class CoreGroupOwner:
             for number, new in changes.items():
                 item = new or before[number]
                 if item is not None:
+                    if self.groups.limit == STRICT:
+                        self.groups.note_row(None, None if new is None else row_of(new))
                     self.groups.follow(item.group, self.placed(before[number]), self.placed(new))
         # The permits of leased items return after their rows have changed: the order is free.
         self.end_reservations(leased)

@@ -89,8 +89,9 @@ def offer_of(
 
 def behind_of(rows: Iterable[PlainItem], number: int) -> list[int]:
     """Return the leased items of a strict group behind a leased one, in the order of their run: they end with its early end."""
-    leased = [row for row in rows if row.state is State.LEASED]
-    run = [row.number for row in sorted(leased, key=lambda row: (row.attempt == 1, row.key))]
+    leased = {row.number: row for row in rows if row.state is State.LEASED}
+    together = [row for row in leased.values() if row.token == leased[number].token]
+    run = [row.number for row in sorted(together, key=lambda row: (row.attempt == 1, row.key))]
     return run[run.index(number) + 1 :]
 
 

@@ -68,7 +68,8 @@ class FlushPlan:
         unread: (part, place, row): leases that are not made from this place on, because the row's payload
             is longer than the operation's `read_bytes`, so it was not read.
         direct_count: items that are delivered directly.
-        superseded_later: numbers of items of runs to supersede after this flush, because another event of theirs comes first.
+        superseded_later: items of runs to supersede after this flush, because another event of theirs comes first, and their
+            tokens.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted and moved items, by namespace.
@@ -90,7 +91,7 @@ class FlushPlan:
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
     direct_count: int = 0
-    superseded_later: list[int] = field(default_factory=list)
+    superseded_later: dict[int, int] = field(default_factory=dict)
     purged: list[Row] = field(default_factory=list)
     markers_set: list[PurgeMarker] = field(default_factory=list)
     markers_cleared: list[PurgeMarker] = field(default_factory=list)
@@ -280,7 +281,7 @@ def _decide_run_ends(
             if behind not in decided:
                 supersede = Event(EventKind.SUPERSEDE, behind)
                 decided[behind] = _decide_event(supersede, find_row(behind), context, timers, plan)
-        plan.superseded_later += run_ends.later.get(number, ())
+        plan.superseded_later.update(dict.fromkeys(run_ends.later.get(number, ()), row.token))
     return decided
 
 

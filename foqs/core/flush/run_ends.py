@@ -1,7 +1,7 @@
 """Which leased items of runs follow when one of them ends early, in the same flush.
 
-In a strict group all leased items are one run. If the lease of one ends other than by an ack, a completion, a cancel or a
-consumer that gives it up, those behind it are superseded: nobody may settle them before it. Always true: an item that has
+The items of a strict group that one flush has leased are a run. If the lease of one ends other than by an ack, a completion, a
+cancel or a consumer that gives it up, those behind it are superseded: nobody may settle them before it. Always true: an item that has
 another event, in this flush or after it, is superseded in this flush only if that event is the end of its own lease. Pure.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foqs.core.flush.batch import Batch
-from foqs.core.groups.group import Group
 from foqs.core.items.life import Event, EventKind
 
 
@@ -46,11 +45,13 @@ NO_RUN_ENDS = RunEnds()
 """No run ends early. It stays empty."""
 
 
-def find_run_ends(batch: Batch, runs: Iterable[Mapping[int, Group]], is_free: Callable[[int], bool]) -> RunEnds:
+def find_run_ends(
+    batch: Batch, runs: Iterable[Mapping[int, tuple[int, ...]]], is_free: Callable[[int], bool]
+) -> RunEnds:
     """Return which items of these runs may end early in a flush of the batch.
 
     Args:
-        runs: of each topic, the group of each leased item of a run, by its number.
+        runs: of each topic, the run of each leased item, by its number.
         is_free: returns whether no event of an item waits, or is in this flush.
     """
     events = {event.id: event for part in batch.events for event in part.operation.events[part.start : part.stop]}
@@ -59,8 +60,8 @@ def find_run_ends(batch: Batch, runs: Iterable[Mapping[int, Group]], is_free: Ca
     if not early:
         return found
     for by_number in runs:
-        for group in dict.fromkeys([by_number[number] for number in by_number.keys() & early]):
-            _add(found, group.leased_run(), events, early, is_free)
+        for run in dict.fromkeys([by_number[number] for number in by_number.keys() & early]):
+            _add(found, run, events, early, is_free)
     return found
 
 

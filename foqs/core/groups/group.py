@@ -7,9 +7,11 @@ boundary of its topic. A long group knows its waiting items only up to its own c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
-from foqs.core.groups.places import GroupPlace, Placed
+from foqs.core.groups.places import GroupPlace, Placed, token_of
 from foqs.core.items.item import NUMBER_MAX, ORDER_KEY_BITS, OrderKey
 
 STRICT: Final = 1
@@ -44,7 +46,7 @@ class Group:
         turn, since_s, is_waiting, advances, busy, held, accounted_s: of a fair topic; see `TopicTurns`.
         units: its memory when it was last settled.
         loose_units: how much of it would be free if its waiting items were forgotten.
-        noted_run: the numbers under which its topic knows the items of its leased run; none if it has fewer than two.
+        noted_runs: the leased runs that its topic knows.
     """
 
     __slots__ = (
@@ -60,7 +62,7 @@ class Group:
         "leased",
         "loose_units",
         "name",
-        "noted_run",
+        "noted_runs",
         "reserved",
         "returned",
         "since_s",
@@ -83,7 +85,7 @@ class Group:
         self.accounted_s = 0.0
         self.units = 0
         self.loose_units = 0
-        self.noted_run: tuple[int, ...] = ()
+        self.noted_runs: Sequence[tuple[int, ...]] = ()
         self.forget()
 
     def forget(self) -> None:
@@ -217,17 +219,26 @@ class Group:
             return self.returned[: min(run_max, bisect_right(self.returned, self.backing_off[0]))]
         return [*self.returned[:run_max], *self.waiting[:run_max]][:run_max]
 
-    def leased_run(self) -> tuple[int, ...]:
-        """Return the numbers of the leased items of a strict group, in order, if they are more than one: a run."""
-        return tuple([key & NUMBER_MAX for key in self.leased]) if len(self.leased) > 1 else ()
+    def leased_runs(self) -> list[tuple[int, ...]]:
+        """Return the leased runs of a strict group that have more than one item: their numbers, in order.
 
-    def leased_behind_returned(self) -> list[int]:
-        """Return the numbers of the leased items of a strict group behind one that was returned or backs off.
-
-        Those that were delivered before may have been before it in their run, so they are left out.
+        There are several only if the limit was higher when they were leased.
         """
-        first = min([*self.returned[:1], *self.backing_off[:1]], default=ABOVE_ALL)
-        return [key & NUMBER_MAX for key in self.leased[bisect_left(self.leased, first) :]]
+        if len(self.leased) < 2:
+            return []
+        runs = [tuple([key & NUMBER_MAX for key in keys]) for _, keys in groupby(self.leased, token_of)]
+        return [run for run in runs if len(run) > 1]
+
+    def has_leased(self, token: int) -> bool:
+        """Return whether an item of a strict group is leased with this token."""
+        at = bisect_left(self.leased, token, key=token_of)
+        return at < len(self.leased) and token_of(self.leased[at]) == token
+
+    def leased_behind(self, run_key: OrderKey) -> list[int]:
+        """Return the numbers of the leased items of a strict group behind one of their run, which may have ended."""
+        token = token_of(run_key)
+        behind = self.leased[bisect_right(self.leased, run_key) :]
+        return [key & NUMBER_MAX for key in behind if token_of(key) == token]
 
     def _free_permits(self, limit: int) -> int:
         if limit == NO_LIMIT:

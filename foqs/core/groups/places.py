@@ -27,8 +27,9 @@ class GroupPlace(enum.IntEnum):
 UNGROUPED: Final = "\0"
 """The name under which items without a group are known. No group has this name."""
 
-_BEFORE_FIRST_DELIVERIES: Final = 1 << ORDER_KEY_BITS
-"""In a run, items that were delivered before come before all others. The number of such a key is still that of its item."""
+_FIRST_DELIVERY: Final = 1 << ORDER_KEY_BITS
+"""In a run, items that were delivered before come before all others."""
+_TOKEN_SHIFT: Final = ORDER_KEY_BITS + 1
 
 Placed: TypeAlias = tuple[GroupPlace, OrderKey]
 """The place of an item, and its order key, which has its number. Of a leased item of a strict group: its key in its run."""
@@ -65,6 +66,20 @@ def placed_row(row: Row | None) -> Placed | None:
     if row is None:
         return None
     place = place_of(row.state, row.attempt)
-    if place is GroupPlace.LEASED and row.attempt > 1:
-        return place, row.order_key - _BEFORE_FIRST_DELIVERIES
+    if place is GroupPlace.LEASED:
+        return place, run_key(row)
     return None if place is None else (place, row.order_key)
+
+
+def run_key(row: Row) -> OrderKey:
+    """Return the key of a row with a lease, or whose lease has ended, in its run: runs by their token, and each in order.
+
+    One flush leases a run, and gives it its own token. The number of the key is that of the item.
+    """
+    first = _FIRST_DELIVERY if row.attempt == 1 else 0
+    return abs(row.token) << _TOKEN_SHIFT | first | row.order_key
+
+
+def token_of(run_key: OrderKey) -> int:
+    """Return the token of an item's key in its run."""
+    return run_key >> _TOKEN_SHIFT

@@ -26,7 +26,7 @@ from typing import Final
 
 from foqs.core.groups.group import ABOVE_ALL, BELOW_ALL, KEYS_PER_UNIT, NO_LIMIT, STRICT, Group
 from foqs.core.groups.group_page import GroupPage, PageKind
-from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed
+from foqs.core.groups.places import UNGROUPED, GroupPlace, Placed, group_name, run_key, token_of
 from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.groups.ungrouped_items import UngroupedItems
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, unpack_order_key, with_turn
@@ -101,12 +101,14 @@ class TopicGroups:
         self._ungrouped = UngroupedItems()
         self._reserved: dict[int, Group] = {}
         """The group of each reserved item, by its number."""
-        self.run_groups: dict[int, Group] = {}
-        """The group of each leased item of a run, by its number: those of strict groups with more than one."""
+        self.leased_runs: dict[int, tuple[int, ...]] = {}
+        """The run of each leased item of a strict group, by its number: those that have more than one."""
         self.backoff_ends: dict[int, int] = {}
         """When the items that back off in strict groups are READY again, by number: the keys have their places."""
-        self._superseded: list[int] = []
-        """Leased items that the first read has found behind returned ones."""
+        self._ended: dict[tuple[str, int], OrderKey] = {}
+        """While delivered items are read: the first item of each run of a strict group, by group and token, that came back."""
+        self._superseded: dict[int, int] = {}
+        """Leased items, and their tokens, that this read has found behind one of their run that came back."""
         self._touched: dict[Group, None] = {}
         """Groups whose heads may have changed since they were settled."""
         self._short: dict[Group, None] = {}
@@ -364,12 +366,26 @@ class TopicGroups:
         if group is not None:
             self._touched[group] = None
 
-    def note_backoff(self, old: Row | None, new: Row | None) -> None:
-        """Note when an item of a strict group that begins to back off is READY again, or that it does not back off any more."""
+    def note_row(self, old: Row | None, new: Row | None) -> None:
+        """Note what places do not say of a changed row in a topic with strict groups: when it is READY again, and that it came back."""
         if old is not None and old.state is State.DEFERRED:
             self.backoff_ends.pop(old.id, None)
-        if new is not None and new.state is State.DEFERRED and new.attempt and new.item_group is not None:
+        if new is None or not new.attempt or new.item_group is None:
+            return
+        if new.state is State.DEFERRED:
             self.backoff_ends[new.id] = new.ready_at_ms
+        if not self.is_read and new.token and new.state in (State.DEFERRED, State.READY):
+            self._note_ended(new)
+
+    def _note_ended(self, row: Row) -> None:
+        """Note that an item came back, if others of its run may still be leased."""
+        name, key = group_name(row), run_key(row)
+        token = token_of(key)
+        if State.LEASED not in self._states:
+            group = self._groups.get(name)
+            if group is None or not group.has_leased(token):
+                return
+        self._ended[name, token] = min(key, self._ended.get((name, token), key))
 
     def _add_group(self, name: str) -> Group:
         group = self._groups[name] = Group(name)
@@ -430,13 +446,14 @@ class TopicGroups:
         """Forget all that is known, and make the read under way void."""
         kept = {group.name: group for group in self._reserved.values()}
         self._groups = kept
-        self.run_groups.clear()
+        self.leased_runs.clear()
         self.backoff_ends.clear()
+        self._ended.clear()
         self._superseded.clear()
         for group in kept.values():
             group.forget()
             group.heads = []
-            group.noted_run = ()
+            group.noted_runs = ()
         self._ungrouped.keys.clear()
         self._head_groups.clear()
         self._above.clear()
@@ -514,8 +531,8 @@ class TopicGroups:
                 self._head_groups[key] = group
                 self._changes[key] = True
             group.heads = heads
-        if group.noted_run or (len(group.leased) > 1 and self.limit == STRICT):
-            self._note_run(group)
+        if group.noted_runs or (len(group.leased) > 1 and self.limit == STRICT):
+            self._note_runs(group)
         self._group_units -= group.units
         self._loose_units -= group.loose_units
         if group.is_empty:
@@ -539,18 +556,20 @@ class TopicGroups:
             is_parked=backs_off and len(group.waiting) > _PARKED_KEYS_MAX,
         )
 
-    def _note_run(self, group: Group) -> None:
-        for number in group.noted_run:
-            del self.run_groups[number]
-        group.noted_run = group.leased_run() if self.limit == STRICT else ()
-        self.run_groups.update(dict.fromkeys(group.noted_run, group))
+    def _note_runs(self, group: Group) -> None:
+        for run in group.noted_runs:
+            for number in run:
+                del self.leased_runs[number]
+        group.noted_runs = group.leased_runs() if self.limit == STRICT else ()
+        for run in group.noted_runs:
+            self.leased_runs.update(dict.fromkeys(run, run))
 
-    def take_superseded(self) -> list[int]:
-        """Return the leased items behind returned ones that the read of delivered items has found, once.
+    def take_superseded(self) -> dict[int, int]:
+        """Return the leased items, and their tokens, that the read of delivered items has found behind ones that came back, once.
 
-        Their leases are over: they were behind an item of their run that ended early while nobody knew the group.
+        Their leases are over: an item before them in their run ended early while nobody knew the group.
         """
-        superseded, self._superseded = self._superseded, []
+        superseded, self._superseded = self._superseded, {}
         return superseded
 
     @property
@@ -729,10 +748,10 @@ class TopicGroups:
         return self.limit == STRICT
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
-        if self._is_strict and page.state is State.DEFERRED:
+        if self._is_strict and page.state is not State.LEASED:
             for row in rows:
                 if not page.is_changed(row.id):
-                    self.note_backoff(None, row)
+                    self.note_row(None, row)
         for row_name, placed in page.unchanged(rows, is_strict=self._is_strict):
             name = self._own_name(row_name, placed[1])
             if placed[0] is not GroupPlace.WAITING and self._is_remembered(name, placed[0]):
@@ -747,10 +766,16 @@ class TopicGroups:
             del self._states[0]
             if not self._states:
                 self.is_read = True
-                if self._is_strict:
-                    self._superseded = [n for group in self._groups.values() for n in group.leased_behind_returned()]
+                self._find_superseded()
                 # No item waits at or below the boundary, so only returned ones are heads.
                 self._touched.update([(group, None) for group in self._groups.values() if group.returned])
+
+    def _find_superseded(self) -> None:
+        for (name, token), key in self._ended.items():
+            group = self._groups.get(name)
+            if group is not None:
+                self._superseded.update(dict.fromkeys(group.leased_behind(key), token))
+        self._ended.clear()
 
     def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Raise the cuts that lie within the page, of short groups and of those that have items there."""
@@ -793,8 +818,8 @@ class TopicGroups:
         assert self._group_units == sum([group.units for group in self._groups.values()])
         assert self._loose_units == sum([group.loose_units for group in self._groups.values()])
         assert self._above == {key for key in self._head_groups if key > self._window_end}
-        runs = [group for group in self._groups.values() if group.noted_run]
-        assert self.run_groups == {number: group for group in runs for number in group.noted_run}
+        runs = [run for group in self._groups.values() for run in group.noted_runs]
+        assert self.leased_runs == {number: run for run in runs for number in run}
         waiting = [*self._ungrouped.keys, *[key for group in self._groups.values() for key in group.waiting]]
         assert max(waiting, default=BELOW_ALL) <= self.boundary, "an item above the boundary is known"
         others = [group.name for group in self._groups.values() if group.waiting and not group.is_held]
@@ -808,8 +833,8 @@ class TopicGroups:
     def _check_group(self, name: str, group: Group) -> None:
         offer = self.offer(group) if self.turns is None else self._fair_heads(group)
         assert group.name == name
-        run = group.leased_run() if self._is_strict else ()
-        assert group.noted_run == run, f"{name} has leased {run}, and its topic knows {group.noted_run}"
+        runs = group.leased_runs() if self._is_strict else []
+        assert [*group.noted_runs] == runs, f"{name} has leased {runs}, and its topic knows {group.noted_runs}"
         assert not group.is_empty, f"{name} is in memory for nothing"
         assert group.cut == ABOVE_ALL or group.cut < self.boundary
         assert group.turn >= 0 and (self.turns is None or group.is_waiting or not group.heads)

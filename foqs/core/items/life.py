@@ -76,7 +76,7 @@ class Event:
     """One event for one item. Must not be changed.
 
     `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE). None: an EXTEND of the lease that the item has, by
-        its current holder.
+        its current holder. SUPERSEDE: the lease that ends; 0: any.
     `namespace`: the caller's; None for the shard's own events.
     `delay_ms` / `deliver_after_ms`: NACK and UPDATE. If both are None, a NACK backs off and an UPDATE keeps the time.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
@@ -446,6 +446,8 @@ def _supersede(event: Event, row: Row, context: FlushContext) -> Transition:
     not settle it before the other one. A slow consumer may have begun it all the same, so it is gone if it is delivered at
     most once.
     """
+    if event.token and event.token != row.token:
+        return _UNCHANGED  # leased again since
     if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
         return _DELETED
     superseded = _to_ready(row, attempt=row.attempt - 1)
@@ -670,7 +672,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
     (_L, EventKind.MOVE): Rule(_reject_move, (("INVALID_ARGUMENT", _L),)),
     (_L, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _L),)),
-    (_L, EventKind.SUPERSEDE): Rule(_supersede, (("", _R), ("at most once or TTL ended", None))),
+    (_L, EventKind.SUPERSEDE): Rule(_supersede, (("", _R), ("at most once or TTL ended", None), ("other token", _L))),
     (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),

@@ -254,6 +254,45 @@ def test_a_new_owner_keeps_a_run_that_nothing_happened_to() -> None:
     run_in_world(story)
 
 
+@pytest.mark.parametrize("kind", [EventKind.NACK, EventKind.RELEASE])
+def test_leases_from_before_the_topic_was_strict_are_no_run(kind: EventKind) -> None:
+    """Each has a consumer of its own, which keeps it when another one fails."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await enqueue(caller, "anna", 4)
+        first, second, third = [(await caller.get(lease_ms=60_000)).items for _ in range(3)]
+        set_rules(engine, STRICT)
+        assert not (await caller.get(wait_ms=500)).items
+        assert await caller.do(kind, first) == [None]
+        await world.pass_s(1.0)
+        assert await caller.do(EventKind.ACK, second) == [None]
+        assert not (await caller.get()).items
+        assert await caller.do(EventKind.ACK, third) == [None]
+        assert (await caller.get()).items
+        world.broken.clear()  # a group has more leases than its limit until these have ended
+
+    run_in_world(story)
+
+
+def test_a_lease_behind_a_returned_item_of_another_flush_is_kept_when_the_topic_becomes_strict() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await enqueue(caller, "anna", 1, priority=-1)
+        returned = (await caller.get(lease_ms=60_000)).items
+        await enqueue(caller, "anna", 1)
+        leased = (await caller.get(lease_ms=60_000)).items
+        await caller.do(EventKind.NACK, returned, delay_ms=0)
+        set_rules(engine, STRICT)
+        assert not (await caller.get(wait_ms=500)).items
+        assert await caller.do(EventKind.ACK, leased) == [None]
+        assert ids((await caller.get()).items) == ids(returned)
+
+    run_in_world(story)
+
+
 def test_items_of_a_run_that_come_back_with_delays_keep_their_order() -> None:
     async def story(world: World) -> None:
         caller, _ = await strict_caller(world)

@@ -29,14 +29,14 @@ def leased(number: int, **changes: Any) -> Row:
     return make_row(number, item_group=b"group", **values)
 
 
-def run_of(*rows: Row) -> dict[int, Group]:
-    """Return the run of these rows as a topic knows it."""
+def run_of(*rows: Row) -> dict[int, tuple[int, ...]]:
+    """Return the runs of these rows as a topic knows them."""
     group = Group("group")
     for row in rows:
         placed = line_place(row, is_strict=True)
         assert placed is not None
         group.add(placed)
-    return dict.fromkeys([row.id for row in rows], group)
+    return {number: run for run in group.leased_runs() for number in run}
 
 
 def event(kind: EventKind, number: int, **changes: Any) -> Event:
@@ -123,6 +123,13 @@ def test_a_lease_that_ends_behind_one_that_is_acked_in_the_same_flush_is_charged
     _, table = decide(batch_of(Acks("n", [1], [TOKEN], None), Dues([2, 3], {}, None)), *rows)
     assert [table[number].attempt for number in (2, 3)] == [1, 0]
     assert table[2].token == TOKEN
+
+
+def test_items_that_other_flushes_have_leased_are_of_other_runs() -> None:
+    """The limit of their group was higher then, so they are of other consumers."""
+    rows = [leased(1), leased(2, token=TOKEN + 1), leased(3), leased(4, token=TOKEN + 1), leased(5, token=TOKEN + 2)]
+    _, table = decide(batch_of(Events("n", [event(EventKind.NACK, 1, delay_ms=0)], None)), *rows)
+    assert [number for number, row in sorted(table.items()) if row.state is State.LEASED] == [2, 4, 5]
 
 
 def test_items_that_were_delivered_before_come_first_in_a_run() -> None:

@@ -271,15 +271,14 @@ class SupersedesAll(CoreGroupOwner):
     """Items before the one that has ended lose their tokens, too."""
 
     def behind(self, number: int) -> list[int]:
-        group = self.groups.run_groups.get(number)
-        return [] if group is None else [each for each in group.leased_run() if each != number]
+        return [each for each in self.groups.leased_runs.get(number, ()) if each != number]
 
 
 class ForgetsRunsAtTakeover(TopicGroups):
     """A new owner leaves the leases behind items that had ended early before it knew their groups."""
 
-    def take_superseded(self) -> list[int]:
-        return []
+    def take_superseded(self) -> dict[int, int]:
+        return {}
 
 
 class ExtendsEndedLeases(History):

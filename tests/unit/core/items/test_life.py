@@ -84,7 +84,7 @@ def rows(state: State) -> Iterator[Row]:
 
 def events(kind: EventKind) -> Iterator[Event]:
     """Yield every variant of an event."""
-    by_lease = kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE)
+    by_lease = kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.SUPERSEDE)
     tokens: tuple[int | None, ...] = (OLD, OLD - 1, 0) if by_lease else (0,)
     if kind is EventKind.EXTEND:
         tokens += (None,)
@@ -319,7 +319,10 @@ def test_only_an_extension_may_come_without_a_token(kind: EventKind) -> None:
 
 
 def test_the_token_of_a_superseded_item_settles_nothing() -> None:
-    for _, row, transition in transitions(State.LEASED, EventKind.SUPERSEDE):
+    for event, row, transition in transitions(State.LEASED, EventKind.SUPERSEDE):
+        if event.token == OLD - 1:
+            assert transition.effect is Effect.UNCHANGED, "a later lease is another one's"
+            continue
         if transition.row is None:
             assert row.policy is DeliveryPolicy.AT_MOST_ONCE or row.expires_at_ms is not None
             continue
