@@ -126,7 +126,7 @@ def _is_already_changed(item: RowView, event: Event) -> bool:
         and (
             after is None
             or (row.state is State.READY and after <= item.now_ms)
-            or (row.state is State.DEFERRED and after == row.deliver_after_ms)
+            or (row.state is State.DEFERRED and after == row.ready_at_ms)
         )
     )
 

@@ -505,6 +505,8 @@ def _to_moved(event: Event, row: Row, context: FlushContext) -> Transition:
             Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already; name another", field="topic")
         )
     moved = replace(row, topic=event.topic, token=0, attempt=0, first_delivered_at_ms=None)
+    if row.state is State.DEFERRED:
+        moved.deliver_after_ms = row.ready_at_ms  # a backoff in a strict group has kept the place of the first delivery
     if (
         event.accepted_ms is not None
         and moved.state is State.READY

@@ -470,6 +470,21 @@ def test_item_with_a_group_that_is_moved_to_a_topic_with_a_limit_is_the_last_one
             assert numbered == moved, "one that is DEFERRED comes when it is due"
 
 
+@pytest.mark.parametrize("ttl_remaining_ms", [None, 60_000])
+def test_item_that_backs_off_in_a_strict_group_is_moved_to_the_place_of_the_end_of_its_backoff(
+    ttl_remaining_ms: int | None,
+) -> None:
+    """The place of its first delivery was before items that the other topic has got since."""
+    strict = replace(CONTEXT, strict_topics={("n", BASE.topic)})
+    leased = replace(BASE, state=State.LEASED, item_group=b"g", deliver_after_ms=NOW - 900, due_ms=NOW + 10)
+    nacked = apply_event(Event(EventKind.NACK, BASE.id, "n", token=OLD, delay_ms=700), leased, strict).row
+    assert nacked is not None and nacked.deliver_after_ms == NOW - 900
+    move = Event(EventKind.MOVE, BASE.id, "n", topic="other", ttl_remaining_ms=ttl_remaining_ms)
+    moved = apply_event(move, nacked, strict).row
+    assert moved is not None
+    assert (moved.state, moved.deliver_after_ms, moved.due_ms) == (State.DEFERRED, NOW + 700, NOW + 700)
+
+
 def test_leased_item_is_not_moved() -> None:
     for _, _, transition in transitions(State.LEASED, EventKind.MOVE):
         assert transition.error is not None and transition.error.number is ErrorCode.INVALID_ARGUMENT
