@@ -22,7 +22,7 @@ from tests.support.processes import HOST, RestartableHost
 from tests.support.runbook import blocks, section
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 
 TOPIC = "t"
 

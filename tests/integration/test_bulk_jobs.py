@@ -293,6 +293,7 @@ async def _kill_owners(hosts: dict[str, RestartableHost]) -> None:
     async with Client(url, timeout_ms=30_000) as client:
         payloads = await put(client, "from")
         job = await client.start_bulk_job("move", ItemFilter("from"), move_to="to", rate_per_s=100, expected=COUNT)
+        restarts = []
         for kills in (1, 2):
             job = await seen(
                 client,
@@ -304,10 +305,12 @@ async def _kill_owners(hosts: dict[str, RestartableHost]) -> None:
             assert owner is not None
             await asyncio.to_thread(hosts[owner].kill9)
             await seen(client, job.id, lambda job, owner=owner: job.owner not in (owner, None), "another has it")  # type: ignore[misc]
-            await asyncio.to_thread(hosts[owner].start)
+            # The job goes on meanwhile, and a busy machine needs long for it.
+            restarts.append(asyncio.create_task(asyncio.to_thread(hosts[owner].start)))
         await client.control_bulk_job(job.id, "interrupt")
         stopped = await seen(client, job.id, lambda job: job.is_settled, "it stands still")
         assert stopped.state == "interrupted"
+        await asyncio.gather(*restarts)
         await client.control_bulk_job(job.id, "resume")
         job = await done(client, job.id)
         assert (job.state, job.at_least) == ("done", True)
