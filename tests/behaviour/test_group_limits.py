@@ -64,7 +64,7 @@ async def test_what_holds_a_ready_item_back_is_explained(site: Site) -> None:
     assert held.id == first
     explanation = await site.client.explain(second)
     assert explanation.reasons[0] == (
-        "It is ready, but its group 'ada' holds it back: the policy of its topic allows 1 delivered item of a group at once, "
+        "It is ready, but its group 'ada' holds it back: the policy of its topic allows 1 delivered item, or 1 run, of a group at once, "
         f"and {first} comes first."
     )
     assert explanation.remedies[0].endswith(f"foqs explain {first}")

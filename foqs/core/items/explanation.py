@@ -234,10 +234,8 @@ def _explain_group(snapshot: ItemSnapshot, row: Row, limit: int, explanation: Re
             "shard.ready_index_items_max raises the limit.",
         )
         return
-    rule = (
-        f"It is ready, but {subject} holds it back: the policy of its topic allows "
-        f"{counted(limit, 'delivered item')} of a group at once"
-    )
+    allowed = counted(limit, "delivered item") if limit > 1 else "1 delivered item, or 1 run,"
+    rule = f"It is ready, but {subject} holds it back: the policy of its topic allows {allowed} of a group at once"
     more = len(snapshot.group_holders) - len(shown)
     others = f" and {more} more" if more else ""
     come = "comes" if len(snapshot.group_holders) == 1 else "come"
