@@ -64,6 +64,9 @@ _DELIVERY_ROOM_S: Final = 0.5
 _DELIVERY_ROOM_MAX: Final = 1_000_000
 """More than any call requests."""
 
+_REFUSED_RUN_ITEMS_MAX: Final = 1_000
+"""Items of refused runs that are remembered. With more of them, all are forgotten, and refused again."""
+
 TOPIC_PRIORITIES_MAX: Final = 50
 """Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
 
@@ -120,7 +123,9 @@ class OwnedShard:
         self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
         self.memory = memory = ShardMemory(self, cache, host)
         self.index = memory.index
-        self.index.is_free = self._intake.is_free
+        self.index.is_free = self._may_follow_in_run
+        self._refused_run_items: set[int] = set()
+        """Items of runs that the database has refused to lease. None of them follows another one in a run."""
         self._breaker = ShardBreaker(
             self.number,
             _breaker_settings(options, constants),
@@ -611,9 +616,20 @@ class OwnedShard:
         self._topic_removal.on_topic_emptied()
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
-        """Release the keys of a delivery that the database refused, after a pause: it must not be repeated at full speed."""
+        """Release the keys of a delivery that the database refused, after a pause: it must not be repeated at full speed.
+
+        Items of a run are leased one by one from then on, so that those before the refused one are delivered.
+        """
+        numbers = [order_key_number(key) for _, order_keys in spans for key in order_keys]
+        if len(numbers) > 1:
+            if len(self._refused_run_items) + len(numbers) > _REFUSED_RUN_ITEMS_MAX:
+                self._refused_run_items.clear()
+            self._refused_run_items.update(numbers)
         pause_s = self._constants.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
+
+    def _may_follow_in_run(self, number: int) -> bool:
+        return number not in self._refused_run_items and self._intake.is_free(number)
 
     def start_refill(self, topic: TopicName) -> None:
         """Extend the topic's window. The delivery port is notified when that is done."""

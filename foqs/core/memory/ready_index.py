@@ -61,7 +61,7 @@ class ReadyIndex:
         self.evicted_count = 0
         """Keys dropped because a window, or the index, was full."""
         self.is_free: Callable[[int], bool] = _is_always_free
-        """Returns whether nothing of an item waits to be written. The shard sets it."""
+        """Returns whether an item may follow another one in a run: nothing of it waits to be written. The shard sets it."""
 
     def __len__(self) -> int:
         return self._size + self._head_count

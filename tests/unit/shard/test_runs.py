@@ -314,6 +314,28 @@ def test_items_of_a_run_that_come_back_with_delays_keep_their_order() -> None:
     run_in_world(story)
 
 
+def test_a_run_of_which_the_database_refuses_one_item_is_delivered_one_by_one_up_to_it() -> None:
+    async def story(world: World) -> None:
+        caller, _ = await strict_caller(world)
+        anna = await enqueue(caller, "anna", 4)
+        refused = rows(world)[2].id
+        world.database.refuse = lambda writes: (
+            "a bad row" if any(refused in lease.ids for lease in writes.leases) else None
+        )
+        for name in anna[:2]:
+            got = (await caller.get(count=4, wait_ms=3_000, run_max=4)).items
+            assert ids(got) == [name]
+            await caller.do(EventKind.ACK, got)
+        assert not (await caller.get(count=4, wait_ms=3_000, run_max=4)).items
+        world.database.refuse = lambda writes: None
+        again = (await caller.get(count=4, wait_ms=3_000, run_max=4)).items
+        assert ids(again) == anna[2:3]
+        await caller.do(EventKind.ACK, again)
+        assert ids((await caller.get(count=4, wait_ms=3_000, run_max=4)).items) == anna[3:]
+
+    run_in_world(story)
+
+
 def test_a_purge_ends_a_run() -> None:
     async def story(world: World) -> None:
         caller, engine = await strict_caller(world)
