@@ -161,10 +161,10 @@ def keys_always_replaced() -> None:
     """A key that is found counts as if its window had ended."""
 
     def plan_flush(
-        batch: Batch, find_row: Any, context: FlushContext, timers: DueTimers, keys: Mapping[Any, Any], markers: Any
+        batch: Batch, find_row: Any, context: FlushContext, timers: DueTimers, keys: Mapping[Any, Any], *others: Any
     ) -> FlushPlan:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
-        return original(batch, find_row, context, timers, over, markers)
+        return original(batch, find_row, context, timers, over, *others)
 
     original = flush_plan.plan_flush
     plant(flush_planner, "plan_flush", plan_flush)

@@ -39,9 +39,12 @@ def cached_row_reserves_nothing() -> None:
         lease_ms: int | None,
         item_bytes_max: int,
         caller: OperationCaller,
+        *,
+        is_run: bool = False,
     ) -> Leases:
         cache = self.memory.cache
         operation = Leases(namespace, spans, lease_ms, 0, caller)
+        operation.is_whole = is_run
         if None in map(cache.get, operation.numbers):
             operation.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
         self._writer.submit(operation, is_internal=True)

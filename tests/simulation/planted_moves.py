@@ -18,12 +18,10 @@ from tests.simulation.planting import plant
 def moves_without_record() -> None:
     """A repeated move does not find that the first one was committed."""
 
-    def plan_flush(
-        batch: Batch, find_row: Any, context: Any, timers: Any, keys: Mapping[Any, Any], markers: Any
-    ) -> Any:
+    def plan_flush(batch: Batch, find_row: Any, context: Any, timers: Any, keys: Mapping[Any, Any], *more: Any) -> Any:
         moved = {(part.operation.namespace, move_key(number)) for part in batch.moves for number in part.numbers}
         others = {name: record for name, record in keys.items() if name not in moved}
-        return original(batch, find_row, context, timers, others, markers)
+        return original(batch, find_row, context, timers, others, *more)
 
     original = plant(flush_planner, "plan_flush", plan_flush)
 
