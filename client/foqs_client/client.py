@@ -268,7 +268,8 @@ class Client(BulkCalls, CompletingCalls, MovingCalls, ReadingCalls, AdminCalls, 
             lease_ms: replaces the lease durations of the items.
             items_max: the maximum number of items of all topics together. The first topics are served first.
             run_max: the maximum number of items of a strict group together, 1 to 100. They follow each other in the list:
-                handle them in this order, and release the rest when one fails. Other topics ignore it.
+                handle them in this order, and stop at the first one that fails: those behind it are ready again, and their
+                leases are over. Other topics ignore it.
             timeout_ms: the time of the call; None: the client's timeout, plus `wait_ms`.
         """
         if timeout_ms is None:
