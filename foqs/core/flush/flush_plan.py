@@ -23,6 +23,7 @@ from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMa
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.run_ends import NO_RUN_ENDS, RunEnds
 from foqs.core.flush.writes import LeaseUpdate, RowChanges, Writes
+from foqs.core.groups.places import run_key
 from foqs.core.items.idempotency_keys import (
     IdempotencyKey,
     KeyName,
@@ -178,14 +179,16 @@ def plan_flush(
     if batch.acks:
         _decide_acks(batch.acks, find_row, context, plan)
     lease_ms_by_number = batch.dues_with_waiter()
-    decided = _decide_run_ends(run_ends, find_row, context, timers, plan) if run_ends else None
+    decided = _decide_run_ends(run_ends, find_row, context, timers, plan) if run_ends else {}
+    if batch.dues and context.strict_topics:
+        _decide_ends_together(batch.dues, find_row, context, timers, plan, decided)
     for part in batch.events:
         events = part.operation.events[part.start : part.stop]
         if lease_ms_by_number:
             events = [_with_waiter(event, lease_ms_by_number) for event in events]
         transitions = [
             _decide_event(event, find_row(event.id), context, timers, plan)
-            if decided is None or event.id not in decided
+            if event.id not in decided
             else decided[event.id]
             for event in events
         ]
@@ -283,6 +286,35 @@ def _decide_run_ends(
                 decided[behind] = _decide_event(supersede, find_row(behind), context, timers, plan)
         plan.superseded_later.update(dict.fromkeys(run_ends.later.get(number, ()), row.token))
     return decided
+
+
+def _decide_ends_together(
+    parts: Sequence[Part[Dues]],
+    find_row: FindRow,
+    context: FlushContext,
+    timers: DueTimers,
+    plan: FlushPlan,
+    decided: dict[int, Transition],
+) -> None:
+    """Decide the events of leases of one run that end together by their time: those behind the first one are superseded.
+
+    Their rows alone say this, so it holds also after a takeover, before the owner knows the groups.
+    """
+    runs: dict[tuple[TopicName, bytes, int], list[Row]] = {}
+    for part in parts:
+        for number in part.numbers:
+            row = None if number in decided else find_row(number)
+            if row is None or row.state is not State.LEASED or row.item_group is None:
+                continue
+            topic = (row.namespace, row.topic)
+            if topic in context.strict_topics and row.due_ms is not None and row.due_ms <= context.now_ms:
+                runs.setdefault((topic, row.item_group, row.token), []).append(row)
+    for run in runs.values():
+        if len(run) > 1:
+            run.sort(key=run_key)
+            for place, row in enumerate(run):
+                event = Event(EventKind.SUPERSEDE if place else EventKind.DUE, row.id)
+                decided[row.id] = _decide_event(event, row, context, timers, plan)
 
 
 def _is_behind(ahead: Sequence[int], plan: FlushPlan) -> bool:

@@ -239,6 +239,21 @@ def test_a_new_owner_supersedes_the_leases_behind_an_item_that_came_back_before_
     run_in_world(story)
 
 
+def test_the_leases_of_a_run_that_end_before_a_new_owner_knows_the_group_charge_its_first_item_only() -> None:
+    async def story(world: World) -> None:
+        caller, engine = await strict_caller(world)
+        anna = await enqueue(caller, "anna", 3, attempts_max=1)
+        await caller.get(count=3, run_max=3, lease_ms=5_000)
+        await engine.abort()
+        caller, engine = await strict_caller(world)
+        await world.until(lambda: not any(row.state is State.LEASED for row in rows(world)))
+        assert [row.state for row in rows(world)] == [State.DEAD, State.READY, State.READY]
+        assert attempts(world) == [1, 0, 0]
+        assert ids((await caller.get(count=3, wait_ms=1_000, run_max=3)).items) == anna[1:]
+
+    run_in_world(story)
+
+
 def test_a_new_owner_keeps_a_run_that_nothing_happened_to() -> None:
     async def story(world: World) -> None:
         caller, engine = await strict_caller(world)
