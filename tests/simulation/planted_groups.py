@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, cast
 
+from foqs.catalog import topic_keys
 from foqs.core.flush import flush_plan
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
@@ -23,7 +24,6 @@ from foqs.core.items.life import Event, EventKind, FlushContext, Rule, Transitio
 from foqs.core.journal.journal_events import FlushEvents
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.queue import placement
-from foqs.rpc import request_structs
 from foqs.shard import flush_planner, shard_memory
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.shard import OwnedShard
@@ -81,7 +81,7 @@ def group_lost_in_journal() -> None:
 
 def keys_of_all_groups() -> None:
     """A key names one item among all groups."""
-    plant(request_structs, "group_prefix", lambda namespace, group: group_prefix(namespace, b"one for all"))
+    plant(topic_keys, "group_prefix", lambda namespace, group: group_prefix(namespace, b"one for all"))
 
 
 def groups_in_any_shard() -> None:
