@@ -22,6 +22,7 @@ CONTRACT_VERSION: Final = 2
 
 ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.EnqueueRequest: {"atomic": 2},
+    ttypes.DequeueRequest: {"run_max": 2},
     ttypes.NewItem: {"group": 2, "trace_context": 2, "key_until_ms": 2},
     ttypes.BulkRequest: {"count_only": 2, "move_to": 2},
     ttypes.ItemFilter: {"group": 2, "topics": 2},
