@@ -164,10 +164,10 @@ def test_a_fifo_queue_is_created_and_used_by_its_name(sqs: Any) -> None:
         for body in ("one", "two")
     ]
     assert sent[0]["SequenceNumber"] < sent[1]["SequenceNumber"]
-    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, AttributeNames=["All"])["Messages"]
+    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, AttributeNames=["All"])["Messages"]
     assert (message["Body"], message["Attributes"]["MessageGroupId"]) == ("one", "g")
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=5)["Messages"]
+    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, WaitTimeSeconds=5)["Messages"]
     assert message["Body"] == "two"
     sqs.delete_queue(QueueUrl=queue)
 
