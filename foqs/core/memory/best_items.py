@@ -67,6 +67,19 @@ def reserve_best(
 
 def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list[OrderKey]]:
     """Reserve one key. A fast path, because many consumers ask for one item of each of many topics."""
+    reserved: list[list[OrderKey]] = [[] for _ in indexes]
+    best_at = _best_index(indexes, topic)
+    if best_at is not None:
+        reserved[best_at] = indexes[best_at].reserve(topic, 1)
+    return reserved
+
+
+def _best_index(indexes: Sequence[ReadyIndex], topic: TopicName, rooms: Sequence[int] | None = None) -> int | None:
+    """Return which index has the best key of all that have room; None if none has one, or the table may hold a better one.
+
+    Args:
+        rooms: how many keys of each index may be reserved; None: one of each.
+    """
     rank_max: int | None = None
     best: int | None = None
     best_at = 0
@@ -75,12 +88,11 @@ def _reserve_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list
         rank = arrival_rank(order_keys[0]) if order_keys else None
         if boundary is not None:
             rank_max = _lower_rank_max(rank_max, boundary, rank)
-        if rank is not None and (best is None or rank < best):
+        if rank is not None and (best is None or rank < best) and (rooms is None or rooms[at]):
             best, best_at = rank, at
-    reserved: list[list[OrderKey]] = [[] for _ in indexes]
-    if best is not None and (rank_max is None or best <= rank_max):
-        reserved[best_at] = indexes[best_at].reserve(topic, 1)
-    return reserved
+    if best is None or (rank_max is not None and best > rank_max):
+        return None
+    return best_at
 
 
 def _reserve_in_turn(
@@ -116,19 +128,7 @@ def reserve_runs(
     """
     reserved: list[list[list[OrderKey]]] = [[] for _ in indexes]
     rooms = [*limits]
-    while count:
-        rank_max: int | None = None
-        best: int | None = None
-        best_at = 0
-        for at, index in enumerate(indexes):
-            order_keys, boundary = index.peek_with_boundary(topic, 1)
-            rank = arrival_rank(order_keys[0]) if order_keys else None
-            if boundary is not None:
-                rank_max = _lower_rank_max(rank_max, boundary, rank)
-            if rank is not None and rooms[at] and (best is None or rank < best):
-                best, best_at = rank, at
-        if best is None or (rank_max is not None and best > rank_max):
-            break
+    while count and (best_at := _best_index(indexes, topic, rooms)) is not None:
         items_max = min(count, rooms[best_at], run_max)
         index = indexes[best_at]
         run = index.reserve_run(topic, items_max) if index.gives_runs(topic) else index.reserve(topic, 1)
