@@ -110,6 +110,9 @@ def running() -> Iterator[LocalCluster]:
 
 def test_strict_groups_stay_in_order_while_hosts_are_killed_and_shards_move(running: LocalCluster) -> None:
     records = Records()
+    asyncio.run(set_policy(running.url))
+    for host in running.hosts:  # One that has not read the policy delivers without it.
+        until(lambda host=host: asyncio.run(knows_policy(host.address)), "the host knows the policy", 30)  # type: ignore[misc]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(play(running, records))
     records.check()
@@ -120,17 +123,24 @@ def test_strict_groups_stay_in_order_while_hosts_are_killed_and_shards_move(runn
     say(f"{GROUPS * STEPS} items of {GROUPS} groups, {repeats} repeats, errors of calls: {dict(records.errors)}")
 
 
+async def set_policy(url: str) -> None:
+    async with Client(url, timeout_ms=CALL_MS) as client:
+        await client.set_topic_policy(TopicPolicy(TOPIC, group_leases_max=1))
+
+
+async def knows_policy(url: str) -> bool:
+    async with Client(url, timeout_ms=CALL_MS) as client:
+        return any(policy.topic == TOPIC for policy in await client.topic_policies())
+
+
 async def play(running: LocalCluster, records: Records) -> None:
-    async with Client(running.url, timeout_ms=CALL_MS) as admin:
-        await admin.set_topic_policy(TopicPolicy(TOPIC, group_leases_max=1))
-        await asyncio.sleep(1)  # A host that has not read the policy delivers without it.
-        names = [f"customer-{number}" for number in range(GROUPS)]
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(PRODUCERS):
-                tasks.create_task(produce(running.url, names[number::PRODUCERS], records))
-            for number in range(CONSUMERS):
-                tasks.create_task(consume(running.url, number, records))
-            tasks.create_task(disturb(running, records))
+    names = [f"customer-{number}" for number in range(GROUPS)]
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(PRODUCERS):
+            tasks.create_task(produce(running.url, names[number::PRODUCERS], records))
+        for number in range(CONSUMERS):
+            tasks.create_task(consume(running.url, number, records))
+        tasks.create_task(disturb(running, records))
 
 
 async def topics(url: str) -> list[Topic]:
