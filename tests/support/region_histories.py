@@ -235,11 +235,11 @@ class RegionHistory:
             if back:
                 raise PromiseBroken(f"flushes {sorted(back)} were not committed, and are there")
 
-    def check_no_late_ack(self, told_before: set[int]) -> None:
+    def check_no_late_ack(self, acknowledged_before: set[int]) -> None:
         entry = self.world.entry
         if (
             entry.state is PrimaryState.SERVING
-            and self.world.acknowledged - told_before - self.world.servers[entry.server].flushes
+            and self.world.acknowledged - acknowledged_before - self.world.servers[entry.server].flushes
         ):
             raise PromiseBroken("a server of an earlier term acknowledged after the next one served")
 
@@ -342,9 +342,9 @@ def play(seed: int, history_type: type[RegionHistory] = RegionHistory, *, rests:
     history = history_type(seed)
     try:
         for _ in range(STEPS):
-            told = set(history.world.acknowledged)
+            acknowledged = set(history.world.acknowledged)
             history.step()
-            history.check_no_late_ack(told)
+            history.check_no_late_ack(acknowledged)
         if rests:
             history.check_rest()
     except PromiseBroken as broken:

@@ -1,6 +1,6 @@
 """The commands that set and list the policies of topics.
 
-Always true: whoever replaces a policy sees which rules of the former one are gone.
+Always true: a command that replaces a policy shows which rules it removes.
 """
 
 from __future__ import annotations
