@@ -210,8 +210,9 @@ def _passed(
     receipt: DeliveryReceipt, item: ItemHistory, receipts: Sequence[tuple[DeliveryReceipt, ItemHistory]]
 ) -> Iterator[tuple[ItemHistory, DeliveryReceipt]]:
     """Yield items of a strict group that were delivered before and after this delivery, and the later delivery."""
+    ahead = [other.id for other, _ in receipt.ahead]
     for before, other in receipts:
-        if other is item or not before.received.before(receipt.requested):
+        if other is item or other.id in ahead or not before.received.before(receipt.requested):
             continue
         if before.ahead or other.possible_operations("release", "redrive"):
             continue  # it may have been as new as the others
