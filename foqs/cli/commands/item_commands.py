@@ -76,9 +76,12 @@ async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[=COUNT]...")
 @click.option("--wait", type=DURATION, default="0", help="Wait this long for an item if there is none.")
 @click.option("--lease", type=DURATION, default=None, help="The time to ack. Default: each item's own.")
+@click.option(
+    "--run-max", type=int, default=1, metavar="COUNT", help="The most items of a strict group, 1 to 100 (default 1)."
+)
 @click.option("--ack", is_flag=True, help="Ack the items after they were shown.")
 @host_call_options
-def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int | None, ack: bool) -> None:
+def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int | None, run_max: int, ack: bool) -> None:
     """Dequeue the best items of each TOPIC, at most COUNT of each (default 1).
 
     The items are leased: ack them with the token shown, or they are delivered again.
@@ -87,7 +90,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
 
     async def work(client: Client) -> list[Outcome]:
         timeout_ms = max(session.timeout_ms, wait + _WAIT_MARGIN_MS)
-        deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
+        deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, run_max=run_max, timeout_ms=timeout_ms)
         try:
             show_rows([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
         except BaseException:

@@ -278,7 +278,7 @@ def test_equal_refusals_are_one_row_of_the_table(run: Callable[..., Result], cli
 
 def test_dequeue_shows_the_delivered_items(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["dequeue"] = [DELIVERY]
-    result = run("dequeue", "mail=10", "sms", "--wait", "30s", "--lease", "1m", "-o", "jsonl")
+    result = run("dequeue", "mail=10", "sms", "--wait", "30s", "--lease", "1m", "--run-max", "3", "-o", "jsonl")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
         "id": "0-7",
@@ -297,7 +297,11 @@ def test_dequeue_shows_the_delivered_items(run: Callable[..., Result], client: F
         "group": "customer 7",
     }
     assert client.calls == [
-        ("dequeue", ({"mail": 10, "sms": 1},), {"wait_ms": 30_000, "lease_ms": 60_000, "timeout_ms": 35_000})
+        (
+            "dequeue",
+            ({"mail": 10, "sms": 1},),
+            {"wait_ms": 30_000, "lease_ms": 60_000, "run_max": 3, "timeout_ms": 35_000},
+        )
     ]
 
 
