@@ -323,7 +323,7 @@ struct DequeueRequest {
    * The items of a run follow each other in the reply. Handle them in this order, and settle each by its token. Nothing
    * more of the group is delivered until none of them is leased. If the lease of one ends by a nack (but not with `dead`),
    * a release, an extension by 0 ms or its time, those behind it are superseded: their tokens are STALE_LEASE, they are
-   * READY again without an attempt, and with AT_MOST_ONCE they are gone.
+   * READY again without an attempt, and with AT_MOST_ONCE they are gone, except after a release.
    */
   9: optional i32 run_max,
 }

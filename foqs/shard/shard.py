@@ -597,10 +597,9 @@ class OwnedShard:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._writer.submit(Events("", events, None), is_internal=True)
 
-    def supersede(self, tokens: Mapping[int, int]) -> None:
-        """End the leases of items behind one of their run that has ended early, by their tokens."""
+    def supersede(self, events: Sequence[Event]) -> None:
+        """End the leases of items behind one of their run that has ended early, by events SUPERSEDE."""
         if not self._writer.is_ended:
-            events = [Event(EventKind.SUPERSEDE, number, token=token) for number, token in tokens.items()]
             self._writer.submit(Events("", events, None), is_internal=True)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:

@@ -25,7 +25,7 @@ from foqs.core.groups.places import group_name, line_place
 from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, GROUP_KEYS_MAX, TopicGroups
 from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.items.life import EventKind
+from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.row_cache import RowCache
@@ -62,8 +62,8 @@ class ShardPort(Protocol):
         """Release leased items that no consumer received."""
         ...
 
-    def supersede(self, tokens: Mapping[int, int]) -> None:
-        """End the leases of items behind one of their run that has ended early, by their tokens."""
+    def supersede(self, events: Sequence[Event]) -> None:
+        """End the leases of items behind one of their run that has ended early, by events SUPERSEDE."""
         ...
 
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
@@ -241,7 +241,7 @@ class ShardMemory:
             self.counts.mark_changed(found)
             ready |= found
         if plan.superseded_later:
-            self._shard.supersede(plan.superseded_later)
+            self._shard.supersede([*plan.superseded_later.values()])
         if ready:
             self._delivery_port.on_items_ready(ready)
         self._report_next_due(plan)
@@ -612,7 +612,9 @@ class ShardMemory:
             self.run_topics.pop(topic, None)
         superseded = groups.take_superseded()
         if superseded:
-            self._shard.supersede(superseded)
+            self._shard.supersede(
+                [Event(EventKind.SUPERSEDE, number, token=token) for number, token in superseded.items()]
+            )
         if groups.is_full:
             self._full_topics.setdefault(topic)
         else:

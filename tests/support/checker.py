@@ -342,10 +342,10 @@ def _stale_tokens_do_nothing(item: ItemHistory, bounds: ClockBounds) -> Iterator
 
 
 def _at_most_once(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
-    """7: an at-most-once item is delivered once, not counting released deliveries."""
+    """7: an at-most-once item is delivered once, not counting deliveries that were released, or were behind a released one."""
     if not item.requested("at_most_once", False) or clock_bounds.may_have_been_redriven(item):
         return
-    counted = [each for each in item.receipts if not item.possible_operations("release", token=each.token)]
+    counted = [each for each in item.receipts if not _may_be_released(item, each)]
     if counted and counted[0] is not item.receipts[-1]:
         yield 7, f"an at-most-once item was delivered again after {counted[0]}"
 
@@ -371,6 +371,12 @@ def _attempts(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
         given_up = [entry for entry in item.possible_operations("nack") if entry.requested.get("dead")]
         if not given_up and not (limit and row.get("attempt", limit) >= limit):
             yield 8, "it is dead, but no consumer gave it up and it has attempts left"
+
+
+def _may_be_released(item: ItemHistory, receipt: DeliveryReceipt) -> bool:
+    """Return whether a delivery, or one ahead in its run, may have been released."""
+    is_released_ahead = any(entry.call.op == "release" for entry in receipt.possible_ends_ahead())
+    return is_released_ahead or bool(item.possible_operations("release", token=receipt.token))
 
 
 def _may_not_count(item: ItemHistory, receipt: DeliveryReceipt) -> bool:

@@ -69,8 +69,8 @@ class FlushPlan:
         unread: (part, place, row): leases that are not made from this place on, because the row's payload
             is longer than the operation's `read_bytes`, so it was not read.
         direct_count: items that are delivered directly.
-        superseded_later: items of runs to supersede after this flush, because another event of theirs comes first, and their
-            tokens.
+        superseded_later: by number, events that supersede items of runs after this flush, because another event of theirs
+            comes first.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted and moved items, by namespace.
@@ -92,7 +92,7 @@ class FlushPlan:
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
     direct_count: int = 0
-    superseded_later: dict[int, int] = field(default_factory=dict)
+    superseded_later: dict[int, Event] = field(default_factory=dict)
     purged: list[Row] = field(default_factory=list)
     markers_set: list[PurgeMarker] = field(default_factory=list)
     markers_cleared: list[PurgeMarker] = field(default_factory=list)
@@ -280,11 +280,13 @@ def _decide_run_ends(
         decided[number] = transition = _decide_event(event, row, context, timers, plan)
         if row is None or row.state is not State.LEASED or not _ends_lease(transition):
             continue
+        is_unbegun = event.kind is EventKind.RELEASE
         for behind in run_ends.behind[number]:
             if behind not in decided:
-                supersede = Event(EventKind.SUPERSEDE, behind)
+                supersede = Event(EventKind.SUPERSEDE, behind, is_unbegun=is_unbegun)
                 decided[behind] = _decide_event(supersede, find_row(behind), context, timers, plan)
-        plan.superseded_later.update(dict.fromkeys(run_ends.later.get(number, ()), row.token))
+        for behind in run_ends.later.get(number, ()):
+            plan.superseded_later[behind] = Event(EventKind.SUPERSEDE, behind, token=row.token, is_unbegun=is_unbegun)
     return decided
 
 

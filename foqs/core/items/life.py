@@ -85,6 +85,7 @@ class Event:
     `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own. An EXTEND with 0 ends the lease.
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
+    `is_unbegun`: SUPERSEDE; the consumer has said, by a release, that it did not begin the item.
     `topic`: MOVE; the topic of the new item.
     `accepted_ms`: MOVE; the place of a new item that is accepted when the flush is sealed. None: it is not in a flush yet.
     `ttl_remaining_ms`: MOVE; the new item expires this long from now. None: a DEAD item gets its whole TTL again, another
@@ -105,6 +106,7 @@ class Event:
     priority: int | None = None
     item_filter: RowFilter | None = None
     has_waiter: bool = False
+    is_unbegun: bool = False
     topic: str = ""
     ttl_remaining_ms: int | None = None
     accepted_ms: int | None = None
@@ -444,11 +446,12 @@ def _supersede(event: Event, row: Row, context: FlushContext) -> Transition:
 
     Its consumer has not begun it, so the attempt does not count, as with a release. Its token is no last token: an ack must
     not settle it before the other one. A slow consumer may have begun it all the same, so it is gone if it is delivered at
-    most once.
+    most once, unless that consumer has said that it did not.
     """
     if event.token and event.token != row.token:
         return _UNCHANGED  # leased again since
-    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
+    is_once = row.policy is DeliveryPolicy.AT_MOST_ONCE and not event.is_unbegun
+    if is_once or _is_expired(row, context.now_ms):
         return _DELETED
     superseded = _to_ready(row, attempt=row.attempt - 1)
     assert superseded.row is not None
@@ -674,7 +677,9 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
     (_L, EventKind.MOVE): Rule(_reject_move, (("INVALID_ARGUMENT", _L),)),
     (_L, EventKind.GIVE_UP): Rule(_leave_unchanged, (("not ready", _L),)),
-    (_L, EventKind.SUPERSEDE): Rule(_supersede, (("", _R), ("at most once or TTL ended", None), ("other token", _L))),
+    (_L, EventKind.SUPERSEDE): Rule(
+        _supersede, (("", _R), ("at most once and not released, or TTL ended", None), ("other token", _L))
+    ),
     (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),

@@ -192,6 +192,25 @@ def test_an_at_most_once_item_behind_one_that_is_given_back_is_gone() -> None:
     run_in_world(story)
 
 
+def test_a_release_keeps_the_at_most_once_items_behind_it() -> None:
+    """With it their consumer says that it did not begin them."""
+
+    async def story(world: World) -> None:
+        caller, _ = await strict_caller(world)
+        anna = await enqueue(caller, "anna", 4, policy=DeliveryPolicy.AT_MOST_ONCE)
+        run = (await caller.get(count=4, run_max=4)).items
+        released = caller.do(EventKind.RELEASE, run[:1])
+        extended = caller.do(EventKind.EXTEND, run[2:3])
+        assert [await released, await extended][0] == [None]
+        await world.pass_s(0.1)
+        assert is_stale(await caller.do(EventKind.ACK, run[1:]))
+        assert attempts(world) == [0, 0, 0, 0]
+        assert ids((await caller.get(count=4, run_max=4)).items) == anna
+        assert not world.broken
+
+    run_in_world(story)
+
+
 def test_items_that_are_given_back_together_are_each_given_back_as_their_caller_says() -> None:
     async def story(world: World) -> None:
         caller, _ = await strict_caller(world)

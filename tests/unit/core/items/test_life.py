@@ -106,6 +106,8 @@ def events(kind: EventKind) -> Iterator[Event]:
             yield replace(event, lease_ms=TIME_MS_MAX)
         if kind is EventKind.EXTEND and token is not None:
             yield replace(event, lease_ms=0)
+        if kind is EventKind.SUPERSEDE:
+            yield replace(event, is_unbegun=True)
         if kind is EventKind.MOVE:
             yield replace(event, topic=BASE.topic)
             yield replace(event, ttl_remaining_ms=7)
@@ -324,7 +326,8 @@ def test_the_token_of_a_superseded_item_settles_nothing() -> None:
             assert transition.effect is Effect.UNCHANGED, "a later lease is another one's"
             continue
         if transition.row is None:
-            assert row.policy is DeliveryPolicy.AT_MOST_ONCE or row.expires_at_ms is not None
+            is_once = row.policy is DeliveryPolicy.AT_MOST_ONCE and not event.is_unbegun
+            assert is_once or row.expires_at_ms is not None
             continue
         for kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE):
             for token in (row.token, -row.token, 0):
