@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from foqs.access.audit_trail import target_value
 from foqs.access.call_permissions import Principal
-from foqs.sqs.identifiers import QueueName
+from foqs.sqs.identifiers import Account, QueueName
 from foqs.sqs.parameters import Parameters
 
 
@@ -24,7 +24,7 @@ class ActionTarget:
         task: the id of a message move task.
     """
 
-    account: str
+    account: Account
     queue: str | None = None
     destination: str | None = None
     task: str | None = None
@@ -32,7 +32,7 @@ class ActionTarget:
     @property
     def text(self) -> str:
         """The target as the audit shows it."""
-        parts = {"account": self.account, "queue": self.queue, "destination": self.destination, "task": self.task}
+        parts = {"account": self.account.text, "queue": self.queue, "destination": self.destination, "task": self.task}
         return " ".join(f"{name}={target_value(value)}" for name, value in parts.items() if value is not None)
 
 
@@ -41,7 +41,7 @@ class ActionRequest:
     """One request of an SQS client, checked and parsed, as its action gets it.
 
     Attributes:
-        account: the account of requests that name no queue.
+        account: the account of requests that name no queue, in the region of the signature.
         path_queue: the queue in the path of the URL, if there is one.
         base_url: the scheme, host and port by which the client reached this host, for queue URLs.
         peer: the address that the request came from.
@@ -57,9 +57,8 @@ class ActionRequest:
     """
 
     parameters: Parameters
-    account: str
+    account: Account
     path_queue: QueueName | None
-    region: str
     base_url: str
     peer: str = "unknown"
     principal: Principal | None = None
@@ -87,4 +86,4 @@ class ActionRequest:
         return "anonymous" if self.principal is None else self.principal.name
 
     def queue_url(self, queue: QueueName) -> str:
-        return f"{self.base_url}/{queue.account}/{queue.name}"
+        return f"{self.base_url}/{queue.account.digits}/{queue.name}"

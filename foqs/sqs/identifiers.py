@@ -11,7 +11,7 @@ import base64
 import binascii
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
 from uuid import UUID
@@ -21,6 +21,8 @@ from foqs.core.items.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_
 from foqs.sqs.errors import SqsError
 
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
+REGION_CHARS_MAX: Final = 64
+"""Replies repeat the region of an ARN."""
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 FIFO_SUFFIX: Final = ".fifo"
 RECEIPT_HANDLE_CHARS_MAX: Final = 1_024
@@ -47,18 +49,45 @@ class Receipt:
 
 
 @dataclass(slots=True, frozen=True)
-class QueueName:
-    """The name of an SQS queue: its account, and its name within the account."""
+class Account:
+    """An account as a call or an ARN names it.
 
-    account: str
+    `region` is that of the signature or of the ARN. Only `QueueDirectory` knows whether it matters: two regions without
+    keys of their own in `sqs.accounts` see the same queues.
+    """
+
+    digits: str
+    region: str = ""
+
+    @property
+    def text(self) -> str:
+        """The account as a key of `sqs.accounts`."""
+        return f"{self.region}:{self.digits}" if self.region else self.digits
+
+
+def parse_account(key: str) -> Account:
+    """Return the account of a key of `sqs.accounts`."""
+    region, _, digits = key.rpartition(":")
+    return Account(digits, region)
+
+
+@dataclass(slots=True, frozen=True)
+class QueueName:
+    """The name of an SQS queue: its account, and its name within the account.
+
+    Two names that differ may be of one queue: `QueueDirectory.is_same` compares queues.
+    """
+
+    account: Account
     name: str
 
     @property
     def is_fifo(self) -> bool:
         return self.name.endswith(FIFO_SUFFIX)
 
-    def arn(self, region: str) -> str:
-        return f"arn:aws:sqs:{region}:{self.account}:{self.name}"
+    @property
+    def arn(self) -> str:
+        return f"arn:aws:sqs:{self.account.region}:{self.account.digits}:{self.name}"
 
 
 def message_id(item_id: str) -> str:
@@ -106,27 +135,29 @@ def _is_item(shard: int, number: int) -> bool:
 # ---------------------------------------------------------------------- queues
 
 
-def parse_queue_url(text: str, account_default: str) -> QueueName | None:
+def parse_queue_url(text: str, account_default: Account) -> QueueName | None:
     """Return the queue of a QueueUrl, a path or a name; None if it names none.
 
-    The host of a URL is not compared: one host has many names.
+    The host of a URL is not compared: one host has many names. A URL names no region: it is that of `account_default`.
     """
     scheme, is_url, rest = text.partition("://")
     path = rest.partition("/")[2] if is_url else scheme
     parts = [unquote(part) for part in path.split("/") if part]
     if len(parts) >= 2 and ACCOUNT.fullmatch(parts[-2]):
-        return QueueName(parts[-2], parts[-1])
+        return QueueName(replace(account_default, digits=parts[-2]), parts[-1])
     if len(parts) == 1 and not is_url:
         return QueueName(account_default, parts[0])
     return None
 
 
 def parse_arn(text: str) -> QueueName | None:
-    """Return the queue of an ARN; None if it is not the ARN of a queue. Any region is accepted."""
+    """Return the queue of an ARN; None if it is not the ARN of a queue. Any region of at most 64 characters is accepted."""
     parts = text.split(":")
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not ACCOUNT.fullmatch(parts[4]):
         return None
-    return QueueName(parts[4], parts[5])
+    if len(parts[3]) > REGION_CHARS_MAX:
+        return None
+    return QueueName(Account(parts[4], parts[3]), parts[5])
 
 
 def check_queue_name(text: str) -> str:

@@ -369,9 +369,8 @@ class MessageActions:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_outage_log_s:
             self._next_outage_log_s = now_s + _OUTAGE_LOG_S
-            log.warning(
-                "receives from the queue %s of account %s may miss messages: %s", queue.name, queue.account, reason
-            )
+            account = self._directory.configured(queue.account).text
+            log.warning("receives from the queue %s of account %s may miss messages: %s", queue.name, account, reason)
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""
@@ -401,7 +400,7 @@ class MessageActions:
             system["SequenceNumber"] = fifo.sequence_number(item_id)
         if dead_letter is not None:
             source = QueueName(queue.account, dead_letter.source)
-            system["DeadLetterQueueSourceArn"] = source.arn(request.region)
+            system["DeadLetterQueueSourceArn"] = source.arn
             system["ApproximateReceiveCount"] = str(dead_letter.receives + delivery.attempt)
             system["ApproximateFirstReceiveTimestamp"] = str(dead_letter.first_received_ms)
         chosen = system if "All" in system_names else {name: system[name] for name in system_names if name in system}

@@ -116,7 +116,7 @@ class MoveTasks:
             job = await self._jobs.start(spec, self._deadline())
         except LimitExceeded as error:
             raise _start_error(error) from None
-        return {"TaskHandle": _handle(job.id, source.arn(request.region))}
+        return {"TaskHandle": _handle(job.id, source.arn)}
 
     async def list_tasks(self, request: ActionRequest) -> Mapping[str, Any]:
         source = _source(request)
@@ -125,7 +125,7 @@ class MoveTasks:
         )
         await self._find(source, "SourceArn")
         jobs = await self._tasks_of(source)
-        return {"Results": [_task(job, source, request.region) for job in jobs[: limit or 1]]}
+        return {"Results": [_task(job, source) for job in jobs[: limit or 1]]}
 
     async def cancel(self, request: ActionRequest) -> Mapping[str, Any]:
         job_id, source = _parse_handle(request.parameters.required_text("TaskHandle"))
@@ -170,12 +170,12 @@ class MoveTasks:
                     "DestinationArn."
                 )
             destination = QueueName(source.account, sources[0])
-            text = destination.arn(request.region)
+            text = destination.arn
         else:
             destination = _queue_of(text, "DestinationArn")
         entry = await self._find(destination, "DestinationArn")
         if self._namespace_of(destination) != self._namespace_of(source):
-            raise invalid_parameter(text, "DestinationArn", "It must be of the account of the source queue.")
+            raise invalid_parameter(text, "DestinationArn", "It must be of the account and region of the source queue.")
         if destination.is_fifo != source.is_fifo:
             raise invalid_parameter(text, "DestinationArn", "It must be the same type of queue as the source queue.")
         own = await self._find(source, "SourceArn")
@@ -212,7 +212,7 @@ class MoveTasks:
         return self._loop_time() + self._timeout_s
 
 
-def _task(job: BulkJobRecord, source: QueueName, region: str) -> dict[str, Any]:
+def _task(job: BulkJobRecord, source: QueueName) -> dict[str, Any]:
     """Return an entry of ListMessageMoveTasks."""
     spec = job.spec
     status = _STATUS[job.state]
@@ -220,8 +220,8 @@ def _task(job: BulkJobRecord, source: QueueName, region: str) -> dict[str, Any]:
         status = "CANCELLING"
     task: dict[str, Any] = {
         "Status": status,
-        "SourceArn": source.arn(region),
-        "DestinationArn": QueueName(source.account, spec.change.move_to or "").arn(region),
+        "SourceArn": source.arn,
+        "DestinationArn": QueueName(source.account, spec.change.move_to or "").arn,
         "ApproximateNumberOfMessagesMoved": job.counts.changed,
         "StartedTimestamp": job.started_at_ms,
     }
@@ -232,7 +232,7 @@ def _task(job: BulkJobRecord, source: QueueName, region: str) -> dict[str, Any]:
     if job.state is BulkJobState.FAILED:
         task["FailureReason"] = job.problem or "unknown"
     if status == "RUNNING":
-        task["TaskHandle"] = _handle(job.id, source.arn(region))
+        task["TaskHandle"] = _handle(job.id, source.arn)
     return task
 
 

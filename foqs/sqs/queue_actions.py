@@ -25,11 +25,19 @@ from foqs.sqs.errors import (
     queue_does_not_exist,
     unsupported,
 )
-from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_arn, parse_page_token, parse_queue_url
+from foqs.sqs.identifiers import (
+    Account,
+    QueueName,
+    check_queue_name,
+    page_token,
+    parse_arn,
+    parse_page_token,
+    parse_queue_url,
+)
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import check_attribute_names, page_size
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.redrive_policy import allows, sources_of
+from foqs.sqs.redrive_policy import allowed_sources, sources_of
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 from foqs_contract.plurals import counted
@@ -65,7 +73,8 @@ def target_of_owner(request: ActionRequest) -> ActionTarget:
 
 def _named_queue(request: ActionRequest) -> QueueName:
     """Return the queue of QueueName and QueueOwnerAWSAccountId. Raises `SqsError`."""
-    account = request.parameters.text("QueueOwnerAWSAccountId") or request.account
+    owner = request.parameters.text("QueueOwnerAWSAccountId")
+    account = replace(request.account, digits=owner) if owner else request.account
     return QueueName(account, request.parameters.required_text("QueueName"))
 
 
@@ -106,8 +115,8 @@ class QueueActions:
         self._timeout_s = timeout_s
         self._now_s = now_s
         self._loop_time = loop_time
-        self._purged_at_s: dict[QueueName, float] = {}
-        """When queues were purged in the last minute."""
+        self._purged_at_s: dict[tuple[str, str], float] = {}
+        """When queues were purged in the last minute, by namespace and name."""
 
     # ------------------------------------------------------------ create and delete
 
@@ -194,17 +203,18 @@ class QueueActions:
     async def purge_queue(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)
         await self._directory.find(queue)
+        key = (self._directory.namespace_of(queue.account), queue.name)
         now_s = self._loop_time()
         self._purged_at_s = {
             other: at_s for other, at_s in self._purged_at_s.items() if now_s - at_s < PURGE_INTERVAL_S
         }
-        if queue in self._purged_at_s:
+        if key in self._purged_at_s:
             raise SqsError(
                 "PurgeQueueInProgress",
                 f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
             )
         await self._purge(request, queue)
-        self._purged_at_s[queue] = now_s
+        self._purged_at_s[key] = now_s
         return {}
 
     async def _purge(self, request: ActionRequest, queue: QueueName) -> None:
@@ -233,10 +243,10 @@ class QueueActions:
         page = self._page(request, "queueUrls", target.account, sources_of(target.name, queues))
         return {"queueUrls": [], **page}
 
-    def _page(self, request: ActionRequest, member: str, account: str, names: list[str]) -> Mapping[str, Any]:
+    def _page(self, request: ActionRequest, member: str, account: Account, names: list[str]) -> Mapping[str, Any]:
         """Return a page of queue URLs; it names the next one only if the caller has limited the page, as SQS does."""
         limit = page_size(request.parameters)
-        listing = f"{account} {member}"
+        listing = f"{self._directory.configured(account).text} {member}"
         token = request.parameters.text("NextToken")
         if token is not None:
             last = parse_page_token(listing, token)
@@ -258,7 +268,7 @@ class QueueActions:
         check_attribute_names(names, queue_attributes.KNOWN_NAMES)
         values = {
             **_shown_attributes(queue, entry),
-            "QueueArn": queue.arn(request.region),
+            "QueueArn": queue.arn,
             "CreatedTimestamp": str(entry.created_at_s),
             "LastModifiedTimestamp": str(entry.changed_at_s),
         }
@@ -325,7 +335,8 @@ class QueueActions:
                 f"create {target.name} again with it, or name another queue that has it."
             )
             raise invalid_parameter(policy, "RedrivePolicy", reason)
-        if not allows(entry, queue.name):
+        sources = allowed_sources(entry)
+        if sources is not None and not any(self._directory.is_same(queue, source) for source in sources):
             reason = f"The RedriveAllowPolicy of {target.name} does not allow this source queue."
             raise invalid_parameter(policy, "RedrivePolicy", reason)
 
@@ -365,7 +376,7 @@ class QueueActions:
         label = request.parameters.required_text("Label")
         accounts = request.parameters.texts("AWSAccountIds") or []
         actions = request.parameters.texts("Actions") or []
-        arn = queue.arn(request.region)
+        arn = queue.arn
         await self._update_policy(
             request, queue, lambda policy: queue_attributes.with_permission(policy, arn, label, accounts, actions)
         )

@@ -1,9 +1,9 @@
 """The queues of the accounts: found in the catalog as it applies here, and changed there.
 
-Always true: an account has one namespace; a queue counts as unknown only after the
-stored catalog was read once more, so a queue that another host has just created is
-found; such readings begin at most once in `READ_INTERVAL_S`, one after the other; no send
-waits until its queue is fair.
+Always true: an account has one namespace, and another one in each region that has a key of its
+own in `sqs.accounts`; a queue counts as unknown only after the stored catalog was read once
+more, so a queue that another host has just created is found; such readings begin at most
+once in `READ_INTERVAL_S`, one after the other; no send waits until its queue is fair.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from foqs.catalog.queue_changes import QueueChange, change_queue, mark_fair
 from foqs.options.sqs_options import SqsOptions
 from foqs.sqs import fifo
 from foqs.sqs.errors import SqsError, queue_does_not_exist
-from foqs.sqs.identifiers import QueueName
+from foqs.sqs.identifiers import Account, QueueName, parse_account
 from foqs_contract.errors import FoqsError, Unavailable
 from foqs_contract.plurals import counted
 
@@ -48,7 +48,8 @@ class QueueDirectory:
 
     def __init__(self, admin: Administration, options: SqsOptions, time_s: Callable[[], float]) -> None:
         self._admin = admin
-        self._accounts = options.accounts
+        self._namespaces = {parse_account(key): namespace for key, namespace in options.accounts.items()}
+        """By account of `sqs.accounts`: without a region it is that of all regions without a key of their own."""
         self._queues_max = options.queues_max
         self._time_s = time_s
         self._reading: asyncio.Future[CatalogError | None] | None = None
@@ -65,18 +66,29 @@ class QueueDirectory:
         self._next_marks_s: dict[str, float] = {}
         """By namespace, the time before which no such change is tried again, on the steady clock."""
         admin.add_change_listener(self._on_catalog_changed)
-        self.account_default = next(iter(options.accounts))
 
-    def known_namespace_of(self, account: str) -> str | None:
-        """Return the namespace of an account; None if there is no such account."""
-        return self._accounts.get(account)
+    def account_default(self, region: str) -> Account:
+        """Return the account of calls of a region that name no queue: the first one."""
+        return replace(next(iter(self._namespaces)), region=region)
 
-    def namespace_of(self, account: str) -> str:
-        """Return the namespace of an account. Raises `SqsError` if there is no such account."""
-        namespace = self._accounts.get(account)
+    def configured(self, account: Account) -> Account:
+        """Return an account as `sqs.accounts` has it: with its region only if that has a key of its own."""
+        return account if account in self._namespaces else Account(account.digits)
+
+    def known_namespace_of(self, account: Account) -> str | None:
+        """Return the namespace of an account; None if there is no such account in its region."""
+        return self._namespaces.get(self.configured(account))
+
+    def namespace_of(self, account: Account) -> str:
+        """Return the namespace of an account. Raises `SqsError` if there is no such account in its region."""
+        namespace = self.known_namespace_of(account)
         if namespace is None:
             raise queue_does_not_exist()
         return namespace
+
+    def is_same(self, queue: QueueName, other: QueueName) -> bool:
+        """Return whether another name is that of this queue, too. Raises `SqsError` if this queue's account does not exist."""
+        return queue.name == other.name and self.namespace_of(queue.account) == self.known_namespace_of(other.account)
 
     def queues(self, namespace: str) -> Mapping[str, QueueEntry]:
         """Return the queues of a namespace by name. Raises `Unavailable`."""

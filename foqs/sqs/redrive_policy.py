@@ -1,7 +1,9 @@
 """Redrive policies: how often a message is received before it is a dead letter, and the queue that it then goes to.
 
 Always true: a policy is in force only while its target is another queue of the same
-namespace that is of the same type and scope and allows the source. A stored text that is not a policy is none. Pure.
+namespace that is of the same type and scope and allows the source. A stored text that is not a policy is none. Of the ARNs
+in a stored policy only the names count: their accounts are checked when a redrive policy is set, and hosts without an SQS
+server, which move dead letters too, know no accounts. Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def redrive_in_force(namespace: str, name: str, queues: Mapping[str, QueueEntry]
     if queues[target.name].keys_in_topic != entry.keys_in_topic:
         return None
     receives_max = _parse(entry, "RedrivePolicy").get("maxReceiveCount")
-    if not isinstance(receives_max, int) or not allows(queues[target.name], name):
+    sources = allowed_sources(queues[target.name])
+    is_allowed = sources is None or any(source.name == name for source in sources)
+    if not isinstance(receives_max, int) or not is_allowed:
         return None
     retention_ms = queue_attributes.number(queues[target.name].attributes, "MessageRetentionPeriod") * 1_000
     return Redrive(namespace, name, target.name, receives_max, retention_ms)
@@ -56,15 +60,15 @@ def dead_letter_queue(entry: QueueEntry) -> QueueName | None:
     return parse_arn(arn) if isinstance(arn, str) else None
 
 
-def allows(target: QueueEntry, source: str) -> bool:
-    """Return whether the RedriveAllowPolicy of a queue lets another one of the namespace use it for dead letters."""
+def allowed_sources(target: QueueEntry) -> list[QueueName] | None:
+    """Return the queues that may use a queue for dead letters by its RedriveAllowPolicy; None: all of its namespace."""
     policy = _parse(target, "RedriveAllowPolicy")
     permission = policy.get("redrivePermission", "allowAll")
-    if permission != "byQueue":
-        return bool(permission == "allowAll")
-    arns = policy.get("sourceQueueArns")
+    if permission == "allowAll":
+        return None
+    arns = policy.get("sourceQueueArns") if permission == "byQueue" else None
     sources = [parse_arn(arn) for arn in arns if isinstance(arn, str)] if isinstance(arns, list) else []
-    return any(queue is not None and queue.name == source for queue in sources)
+    return [queue for queue in sources if queue is not None]
 
 
 def sources_of(target: str, queues: Mapping[str, QueueEntry]) -> list[str]:

@@ -175,8 +175,9 @@ class SqsService:
             self._note(name, target, request, outcome)
 
     def _note(self, name: str, target: ActionTarget, request: ActionRequest, outcome: str) -> None:
-        namespace = self._directory.known_namespace_of(target.account)
-        self._audit.note(f"sqs.{name}", request.principal, f"sqs {request.peer}", namespace, target.text, outcome)
+        account = self._directory.configured(target.account)
+        namespace, text = self._directory.known_namespace_of(account), replace(target, account=account).text
+        self._audit.note(f"sqs.{name}", request.principal, f"sqs {request.peer}", namespace, text, outcome)
 
     def _action(self, name: str) -> Action:
         action = self._actions.get(name)
@@ -205,18 +206,17 @@ class SqsService:
         need_peer: Callable[[], None],
         reserve_reply: Callable[[int], None],
     ) -> ActionRequest:
-        default = self._directory.account_default
+        default = self._directory.account_default(proof.region)
         path = resolve_path(head.path)
         segments = [segment for segment in path.split("/") if segment]
         path_queue = parse_queue_url(path, default) if len(segments) > 1 else None
         account = default if path_queue is None else path_queue.account
         if segments and ACCOUNT.fullmatch(segments[-1]):
-            account, path_queue = segments[-1], None
+            account, path_queue = replace(default, digits=segments[-1]), None
         return ActionRequest(
             parameters=parameters,
             account=account,
             path_queue=path_queue,
-            region=proof.region,
             base_url=_base_url(head),
             peer=head.peer,
             principal=proof.principal,

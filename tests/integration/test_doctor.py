@@ -450,7 +450,9 @@ def test_doctor_names_short_messages_and_accounts_without_a_namespace(folder: Pa
     assert (code, size["state"]) == (0, "warning")
     assert "payload_bytes_max to 1114112" in size["remedy"]
     config = folder.parent / "sqs.toml"
-    config.write_text('[namespace]\npayload_bytes_max = 1114112\n[sqs.accounts]\n111111111111 = "absent"\n')
+    config.write_text(
+        '[namespace]\npayload_bytes_max = 1114112\n[sqs.accounts]\n111111111111 = "absent"\n"r1:111111111111" = "gone"\n'
+    )
     code, [_, missing] = sqs_findings(environment | {"FOQS_CONFIG": str(config)})
     assert (code, missing["state"]) == (5, "bad")
-    assert "111111111111 (absent)" in missing["found"]
+    assert "111111111111 (absent), r1:111111111111 (gone)" in missing["found"]

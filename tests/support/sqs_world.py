@@ -16,6 +16,7 @@ from foqs.rpc.in_host_calls import InHostCalls
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.action_table import actions
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
+from foqs.sqs.identifiers import Account
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
@@ -26,6 +27,7 @@ from tests.support.engines import World
 from tests.support.memory_jobs import MemoryJobs
 
 REGION: Final = "eu-west-1"
+OPTIONS: Final = SqsOptions()
 _TIMEOUT_S: Final = 5.0
 RECEIVES_WAITING_MAX: Final = 4
 
@@ -37,6 +39,7 @@ class SqsWorld:
         jobs: the bulk jobs; nobody works on them.
         invocation_id: of all actions.
         trace: of all actions.
+        region: of all actions.
         principal: of all actions.
         requests: those of the actions so far.
         is_granted: whether the principal of receives that wait still has its grant.
@@ -44,12 +47,12 @@ class SqsWorld:
         sweep: the sweep of its dead letters, which the test runs.
     """
 
-    def __init__(self, world: World, engine: Engine) -> None:
+    def __init__(self, world: World, engine: Engine, options: SqsOptions = OPTIONS) -> None:
         handlers = host_service(
             engine.queue, StandaloneCluster(HostIdentity("127.0.0.1", 1, 1), engine.queue.shard_statuses), world.rng
         )
         calls = InHostCalls(handlers, 1.0)
-        directory = QueueDirectory(engine.admin, SqsOptions(), world.loop.time)
+        directory = QueueDirectory(engine.admin, options, world.loop.time)
 
         def now_s() -> float:
             return world.clock.wall_ms() / 1_000
@@ -57,6 +60,7 @@ class SqsWorld:
         self.jobs = MemoryJobs()
         self.invocation_id: str | None = None
         self.trace = b""
+        self.region = REGION
         self.principal: Principal | None = None
         self.requests: list[ActionRequest] = []
         self.is_granted = True
@@ -73,9 +77,8 @@ class SqsWorld:
         """Run an action. Raises what it raises."""
         request = ActionRequest(
             Parameters(parameters),
-            ACCOUNT_DEFAULT,
+            Account(ACCOUNT_DEFAULT, self.region),
             None,
-            REGION,
             "http://sqs.example",
             principal=self.principal,
             invocation_id=self.invocation_id,
@@ -115,10 +118,10 @@ class SqsWorld:
             await world.pass_s(1.5)
 
 
-def arn(queue: str) -> str:
-    return f"arn:aws:sqs:{REGION}:{ACCOUNT_DEFAULT}:{queue}"
+def arn(queue: str, region: str = REGION) -> str:
+    return f"arn:aws:sqs:{region}:{ACCOUNT_DEFAULT}:{queue}"
 
 
-def policy(target: str, receives_max: int) -> str:
+def policy(target: str, receives_max: int, region: str = REGION) -> str:
     """Return a redrive policy."""
-    return json.dumps({"deadLetterTargetArn": arn(target), "maxReceiveCount": receives_max})
+    return json.dumps({"deadLetterTargetArn": arn(target, region), "maxReceiveCount": receives_max})

@@ -311,11 +311,21 @@ def test_host_listens_beyond_loopback_with_insecure_listen() -> None:
         ("[server]\nsqs_port = 7412", "7412 is server.http_port too"),
         ("[sqs]\naccounts = {}", "there is no account"),
         ('[sqs]\naccounts = {"12" = "default"}', "'12' is not an account"),
+        ('[sqs]\naccounts = {":000000000000" = "default"}', "':000000000000' is not an account"),
+        ('[sqs]\naccounts = {"US-WEST-2:000000000000" = "west"}', "is not an account"),
+        ('[sqs]\naccounts = {"us-west-2:12" = "west"}', 'for an account in one region "us-west-2:000000000000"'),
+        (f'[sqs]\naccounts = {{"{"r" * 65}:000000000000" = "west"}}', "is not an account"),
         ('[sqs]\naccounts = {"000000000000" = ""}', "not the name of a namespace"),
     ],
 )
 def test_wrong_options_of_the_sqs_port_are_refused(tmp_path: Path, text: str, says: str) -> None:
     assert says in str(refused(write(tmp_path, text)))
+
+
+def test_an_account_has_a_namespace_or_one_for_each_region(tmp_path: Path) -> None:
+    accounts = {"000000000000": "default", "us-west-2:000000000000": "west", "eu-west-1:111111111111": "west"}
+    lines = "".join(f'"{account}" = "{namespace}"\n' for account, namespace in accounts.items())
+    assert load(write(tmp_path, f"[sqs.accounts]\n{lines}")).sqs.accounts == accounts
 
 
 # ------------------------------------------------------------- renamed options

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from foqs.core.items.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_MAX
 from foqs.sqs.errors import SqsError
 from foqs.sqs.identifiers import (
+    Account,
     QueueName,
     Receipt,
     check_queue_name,
     item_id_of_message,
     message_id,
     page_token,
+    parse_account,
     parse_arn,
     parse_page_token,
     parse_queue_url,
@@ -63,11 +65,11 @@ def test_a_handle_with_one_changed_character_is_none_or_another() -> None:
 @pytest.mark.parametrize(
     ("url", "queue"),
     [
-        ("http://127.0.0.1:9324/000000000000/mail", QueueName("000000000000", "mail")),
-        ("https://sqs.eu-west-1.amazonaws.com/123456789012/mail", QueueName("123456789012", "mail")),
-        ("http://q.example/prefix/123456789012/mail/", QueueName("123456789012", "mail")),
-        ("/123456789012/mail", QueueName("123456789012", "mail")),
-        ("mail", QueueName("000000000000", "mail")),
+        ("http://127.0.0.1:9324/000000000000/mail", QueueName(Account("000000000000", "r"), "mail")),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/mail", QueueName(Account("123456789012", "r"), "mail")),
+        ("http://q.example/prefix/123456789012/mail/", QueueName(Account("123456789012", "r"), "mail")),
+        ("/123456789012/mail", QueueName(Account("123456789012", "r"), "mail")),
+        ("mail", QueueName(Account("000000000000", "r"), "mail")),
         ("http://q.example", None),
         ("http://q.example/mail", None),
         ("http://q.example/1/mail", None),
@@ -75,16 +77,38 @@ def test_a_handle_with_one_changed_character_is_none_or_another() -> None:
         ("http://[", None),
     ],
 )
-def test_a_queue_url_names_account_and_queue(url: str, queue: QueueName | None) -> None:
-    assert parse_queue_url(url, "000000000000") == queue
+def test_a_queue_url_names_account_and_queue_but_no_region(url: str, queue: QueueName | None) -> None:
+    assert parse_queue_url(url, Account("000000000000", "r")) == queue
 
 
-def test_an_arn_names_account_and_queue_of_any_region() -> None:
-    queue = QueueName("123456789012", "mail")
-    assert queue.arn("eu-west-1") == "arn:aws:sqs:eu-west-1:123456789012:mail"
-    assert parse_arn("arn:aws:sqs:us-east-1:123456789012:mail") == queue
-    for wrong in ("", "mail", "arn:aws:sns:eu-west-1:123456789012:mail", "arn:aws:sqs:eu-west-1:1:mail"):
+@pytest.mark.parametrize("region", ["eu-west-1", "us-east-1", "elsewhere", ""])
+def test_an_arn_names_region_account_and_queue(region: str) -> None:
+    queue = QueueName(Account("123456789012", region), "mail")
+    assert queue.arn == f"arn:aws:sqs:{region}:123456789012:mail"
+    assert parse_arn(queue.arn) == queue
+
+
+def test_a_text_that_is_not_the_arn_of_a_queue_names_none() -> None:
+    for wrong in (
+        "",
+        "mail",
+        "arn:aws:sns:eu-west-1:123456789012:mail",
+        "arn:aws:sqs:eu-west-1:1:mail",
+        f"arn:aws:sqs:{'r' * 65}:123456789012:mail",
+    ):
         assert parse_arn(wrong) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "account"),
+    [
+        ("000000000000", Account("000000000000")),
+        ("us-west-2:000000000000", Account("000000000000", "us-west-2")),
+    ],
+)
+def test_a_key_of_the_accounts_is_the_text_of_its_account(key: str, account: Account) -> None:
+    assert parse_account(key) == account
+    assert account.text == key
 
 
 @pytest.mark.parametrize("name", ["", "a" * 81, "/my/test", "a b", "ä", "a.b", ".fifo"])

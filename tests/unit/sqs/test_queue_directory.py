@@ -15,7 +15,7 @@ from foqs.catalog.port import CatalogUnreachable
 from foqs.catalog.queue_changes import change_queue
 from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
 from foqs.sqs.errors import SqsError
-from foqs.sqs.identifiers import QueueName
+from foqs.sqs.identifiers import Account, QueueName
 from foqs.sqs.queue_directory import READ_INTERVAL_S, QueueDirectory
 from foqs_contract.errors import Unavailable
 from tests.support.virtual_time import run_virtual
@@ -59,15 +59,21 @@ class Catalog:
         self.stored = change_queue(self.stored, "default", name, lambda _: QueueEntry({}, {}, 0, 0), 100)
 
 
+def directory(
+    options: SqsOptions, catalog: Catalog | None = None, time_s: Callable[[], float] = lambda: 0.0
+) -> QueueDirectory:
+    return QueueDirectory(Catalog() if catalog is None else catalog, options, time_s)  # type: ignore[arg-type]
+
+
 class World:
     def __init__(self) -> None:
         self.catalog = Catalog()
         time_s = asyncio.get_running_loop().time
-        self.directory = QueueDirectory(self.catalog, SqsOptions(), time_s)  # type: ignore[arg-type]
+        self.directory = directory(SqsOptions(), self.catalog, time_s)
 
     async def exists(self, name: str) -> bool:
         try:
-            await self.directory.find(QueueName(ACCOUNT_DEFAULT, name))
+            await self.directory.find(QueueName(Account(ACCOUNT_DEFAULT), name))
         except SqsError as error:
             assert error.shape == "QueueDoesNotExist"
             return False
@@ -163,3 +169,63 @@ def test_while_the_catalog_cannot_be_read_it_is_not_known_whether_a_queue_exists
         assert not await world.exists("other")
 
     run_story(story)
+
+
+# --------------------------------------------------------------------- accounts
+
+WEST: Final = "us-west-2"
+TWO_REGIONS: Final = {
+    f"{WEST}:{ACCOUNT_DEFAULT}": "west",
+    ACCOUNT_DEFAULT: "default",
+    "111111111111": "other",
+    "eu-west-1:222222222222": "europe",
+}
+
+
+@pytest.mark.parametrize(
+    ("digits", "region", "namespace", "text"),
+    [
+        (ACCOUNT_DEFAULT, WEST, "west", f"{WEST}:{ACCOUNT_DEFAULT}"),
+        (ACCOUNT_DEFAULT, "us-east-1", "default", ACCOUNT_DEFAULT),
+        (ACCOUNT_DEFAULT, "us-west-22", "default", ACCOUNT_DEFAULT),
+        (ACCOUNT_DEFAULT, "", "default", ACCOUNT_DEFAULT),
+        ("111111111111", WEST, "other", "111111111111"),
+        ("222222222222", "eu-west-1", "europe", "eu-west-1:222222222222"),
+        ("222222222222", WEST, None, "222222222222"),
+        ("333333333333", WEST, None, "333333333333"),
+        (f"{WEST}:{ACCOUNT_DEFAULT}", "us-east-1", None, f"{WEST}:{ACCOUNT_DEFAULT}"),
+        (f"{WEST}:{ACCOUNT_DEFAULT}", "", None, f"{WEST}:{ACCOUNT_DEFAULT}"),
+    ],
+)
+def test_a_key_with_a_region_is_the_account_in_this_region_only(
+    digits: str, region: str, namespace: str | None, text: str
+) -> None:
+    found = directory(SqsOptions(accounts=TWO_REGIONS))
+    account = Account(digits, region)
+    assert found.known_namespace_of(account) == namespace
+    assert found.configured(account).text == text
+    if namespace is None:
+        with pytest.raises(SqsError) as refused:
+            found.namespace_of(account)
+        assert refused.value.shape == "QueueDoesNotExist"
+    else:
+        assert found.namespace_of(account) == namespace
+
+
+@pytest.mark.parametrize("region", [WEST, "us-east-1"])
+def test_the_first_account_is_the_default_in_each_region(region: str) -> None:
+    found = directory(SqsOptions(accounts=TWO_REGIONS))
+    assert found.account_default(region) == Account(ACCOUNT_DEFAULT, region)
+
+
+def test_two_names_are_of_one_queue_if_their_accounts_have_one_namespace() -> None:
+    found = directory(SqsOptions(accounts={**TWO_REGIONS, "444444444444": "west"}))
+    queue = QueueName(Account(ACCOUNT_DEFAULT, WEST), "mail")
+    others = {
+        QueueName(Account(ACCOUNT_DEFAULT, WEST), "mail"): True,
+        QueueName(Account("444444444444", "eu-west-1"), "mail"): True,
+        QueueName(Account("444444444444"), "post"): False,
+        QueueName(Account(ACCOUNT_DEFAULT, "us-east-1"), "mail"): False,
+        QueueName(Account("333333333333", WEST), "mail"): False,
+    }
+    assert {other: found.is_same(queue, other) for other in others} == others

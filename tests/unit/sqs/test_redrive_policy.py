@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foqs.catalog.document import QueueEntry
-from foqs.sqs.redrive_policy import Redrive, allows, redrive_in_force, sources_of
+from foqs.sqs.redrive_policy import Redrive, allowed_sources, redrive_in_force, sources_of
 from tests.support.sqs_world import arn, policy
 
 
@@ -48,20 +48,21 @@ def test_what_is_no_usable_policy_is_not_in_force(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allow_policy", "is_allowed"),
+    ("allow_policy", "allowed"),
     [
-        ("", True),
-        ({"redrivePermission": "allowAll"}, True),
-        ({"redrivePermission": "denyAll"}, False),
-        ({"redrivePermission": "other"}, False),
-        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn("mail")]}, True),
-        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn("other"), "x", 1]}, False),
-        ({"redrivePermission": "byQueue"}, False),
-        ({"redrivePermission": "byQueue", "sourceQueueArns": 1}, False),
+        ("", None),
+        ({"redrivePermission": "allowAll"}, None),
+        ({"redrivePermission": "denyAll"}, []),
+        ({"redrivePermission": "other"}, []),
+        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn("mail")]}, [arn("mail")]),
+        ({"redrivePermission": "byQueue", "sourceQueueArns": [arn("other"), "x", 1]}, [arn("other")]),
+        ({"redrivePermission": "byQueue"}, []),
+        ({"redrivePermission": "byQueue", "sourceQueueArns": 1}, []),
     ],
 )
-def test_the_target_says_who_may_use_it(allow_policy: Any, is_allowed: bool) -> None:
+def test_the_target_says_which_queues_may_use_it(allow_policy: Any, allowed: list[str] | None) -> None:
     target = queue(RedriveAllowPolicy=allow_policy)
-    assert allows(target, "mail") == is_allowed
+    sources = allowed_sources(target)
+    assert (None if sources is None else [source.arn for source in sources]) == allowed
     in_force = redrive_in_force("default", "mail", {"mail": queue(RedrivePolicy=policy("dead", 1)), "dead": target})
-    assert (in_force is not None) == is_allowed
+    assert (in_force is not None) == (allowed is None or arn("mail") in allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,14 +18,17 @@ from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import Principal
 from foqs.access.keyring import Keyring
+from foqs.options.sqs_options import SqsOptions
 from foqs.rpc.audit import Audit
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.action_table import Action, actions
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
+from foqs.sqs.identifiers import Account, QueueName
 from foqs.sqs.json_protocol import CONTENT_TYPE
 from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.queue_actions import target_of_queue
+from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.service import TURN_BYTES, Proof, SqsService, wire_protocol
 from foqs_contract.call_table import CALLS, Permission
 from foqs_contract.errors import Unavailable
@@ -35,19 +38,16 @@ BODY: Final = b'{"QueueUrl": "mail"}'
 OPERATIONS: Final = 23
 
 
-class Directory:
-    """Knows two accounts."""
+ACCOUNT: Final = Account("000000000000", "eu-west-1")
+OTHER_ACCOUNT: Final = Account("111111111111", "eu-west-1")
+ACCOUNTS: Final = {"000000000000": "default", "111111111111": "other", "us-west-2:000000000000": "west"}
 
-    account_default = "000000000000"
 
-    def known_namespace_of(self, account: str) -> str | None:
-        return {"000000000000": "default", "111111111111": "other"}.get(account)
+class Administration:
+    """In place of the host's: no queue is looked for here."""
 
-    def namespace_of(self, account: str) -> str:
-        namespace = self.known_namespace_of(account)
-        if namespace is None:
-            raise queue_does_not_exist()
-        return namespace
+    def add_change_listener(self, listener: Callable[[Collection[str]], None]) -> None:
+        """Nothing changes."""
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         }
         self.service = SqsService(
             table,
-            Directory(),  # type: ignore[arg-type]
+            QueueDirectory(Administration(), SqsOptions(accounts=ACCOUNTS), time.monotonic),  # type: ignore[arg-type]
             authenticator if is_authenticated else None,
             time.time,
             audit,
@@ -111,7 +111,9 @@ class World:
         return None
 
 
-def signed(secret: str = "secret", key: str = "orders", path: str = "/", **headers: str) -> HttpHead:
+def signed(
+    secret: str = "secret", key: str = "orders", path: str = "/", region: str = "eu-west-1", **headers: str
+) -> HttpHead:
     """Return a request that botocore has signed."""
     names = {
         "Content-Type": CONTENT_TYPE,
@@ -121,7 +123,7 @@ def signed(secret: str = "secret", key: str = "orders", path: str = "/", **heade
         **headers,
     }
     request = AWSRequest("POST", f"http://q.example:7413{path}", names, BODY)
-    SigV4Auth(Credentials(key, secret), "sqs", "eu-west-1").add_auth(request)
+    SigV4Auth(Credentials(key, secret), "sqs", region).add_auth(request)
     lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
     return HttpHead("POST", "http", path, lines, "10.0.0.1:5")
 
@@ -150,7 +152,7 @@ def test_a_signed_request_runs_its_action() -> None:
         reply = world.serve(signed(secret))
         assert (reply.status, json.loads(reply.body), reply.action) == (200, {"MessageId": "1"}, "SendMessage")
     request = world.requests[0]
-    assert (request.sender, request.region, request.invocation_id) == ("orders", "eu-west-1", "an-invocation-id")
+    assert (request.sender, request.account, request.invocation_id) == ("orders", ACCOUNT, "an-invocation-id")
     assert request.base_url == "http://q.example:7413"
     assert request.principal == Principal("orders")
 
@@ -223,9 +225,9 @@ def test_the_path_names_account_and_queue() -> None:
     world = World(is_authenticated=False)
     for path in ("/", "/111111111111", "/111111111111/", "/111111111111/mail"):
         world.serve(signed(path=path))
-    assert [request.account for request in world.requests] == ["000000000000", *["111111111111"] * 3]
+    assert [request.account for request in world.requests] == [ACCOUNT, *[OTHER_ACCOUNT] * 3]
     assert world.requests[3].path_queue is not None
-    assert world.requests[3].path_queue.account == "111111111111"
+    assert world.requests[3].path_queue.account == OTHER_ACCOUNT
     assert shape(world.serve(signed(path="/222222222222/"))) == "QueueDoesNotExist"
 
 
@@ -237,14 +239,14 @@ def test_a_path_whose_dots_lead_to_the_signed_one_means_the_signed_one(moved: st
     world = World(Permission.ENQUEUE)
     as_signed = signed(path="/")
     reply = world.serve(HttpHead(as_signed.method, as_signed.scheme, moved, as_signed.headers))
-    assert [(request.account, request.path_queue) for request in world.requests] == [("000000000000", None)]
+    assert [(request.account, request.path_queue) for request in world.requests] == [(ACCOUNT, None)]
     assert reply.status == 200
 
 
-def presigned(query: str) -> HttpHead:
+def presigned(query: str, region: str = "eu-west-1") -> HttpHead:
     """Return a GET that botocore has presigned."""
     request = AWSRequest("GET", f"http://q.example:7413/?{query}", {}, b"")
-    SigV4QueryAuth(Credentials("orders", "secret"), "sqs", "eu-west-1", expires=60).add_auth(request)
+    SigV4QueryAuth(Credentials("orders", "secret"), "sqs", region, expires=60).add_auth(request)
     _, _, target = request.url.partition(":7413")
     return HttpHead("GET", "http", target, [("Host", "q.example:7413")])
 
@@ -257,6 +259,36 @@ def test_a_plus_sign_of_a_presigned_url_has_one_meaning() -> None:
         moved = HttpHead("GET", "http", target, call.headers)
         assert world.serve(moved, b"").status == 200
     assert [request.parameters.members["MessageBody"] for request in world.requests] == ["1+1", "1+1"]
+
+
+@pytest.mark.parametrize("path", ["/", "/000000000000/", "/000000000000/mail"])
+def test_the_account_is_that_of_the_region_of_the_signature(path: str) -> None:
+    world = World(is_authenticated=False)
+    for region in ("eu-west-1", "us-west-2"):
+        assert world.serve(signed(path=path, region=region)).status == 200
+    west = Account("000000000000", "us-west-2")
+    assert [request.account for request in world.requests] == [ACCOUNT, west]
+    queues = [QueueName(account, "mail") if path.endswith("mail") else None for account in (ACCOUNT, west)]
+    assert [request.path_queue for request in world.requests] == queues
+
+
+def test_a_grant_is_for_the_namespace_of_one_region() -> None:
+    world = World(Permission.ENQUEUE)
+    form = f"Action=SendMessage&QueueUrl={quote('http://q.example:7413/000000000000/mail', safe='')}"
+    for region, status in (("eu-west-1", 200), ("us-east-1", 200), ("us-west-2", 403)):
+        assert world.serve(signed(region=region)).status == status
+        assert world.serve(signed(region=region, path="/000000000000/")).status == status
+        assert world.serve(presigned(form, region), b"").status == status
+
+
+def test_the_region_of_an_account_with_a_key_of_its_own_is_noted() -> None:
+    world, purge = World(is_authenticated=False), {"X-Amz-Target": "AmazonSQS.PurgeQueue"}
+    for region in ("eu-west-1", "us-west-2"):
+        world.serve(signed(region=region, **purge))
+    assert [(entry.namespace, entry.target) for entry in world.trail.newest()] == [
+        ("west", "account=us-west-2:000000000000 queue=mail"),
+        ("default", "account=000000000000 queue=mail"),
+    ]
 
 
 def test_a_proxy_says_how_the_client_reached_it() -> None:
