@@ -7,7 +7,6 @@ from typing import Final
 OTHER_FAILURES: Final[dict[str, str]] = {
     "test_create_queue_with_different_attributes_fail": "it creates a queue with FifoQueue = tru, which SQS refuses as well",
     "test_message_retention_period": "it sets a retention of 1 s; SQS' minimum is 60 s",
-    "test_create_queues_in_multiple_region": "a queue has no region here: each region sees all queues of the account",
     "test_change_message_visibility_on_old_message": "a receipt that another delivery has superseded changes nothing",
     "test_batch_change_message_visibility_on_old_message": "a receipt that another delivery has superseded changes nothing",
     "test_delete_message_using_old_receipt_handle": "a receipt that another delivery has superseded deletes nothing; SQS' documentation says so, too",
@@ -16,7 +15,7 @@ OTHER_FAILURES: Final[dict[str, str]] = {
     "test_delete_message_errors": "it wants a text that does not name the handle; that of SQS does",
     "test_message_delay_is_more_than_15_minutes": "it gives a MessageDeduplicationId to a standard queue, which SQS refuses as well",
 }
-"""Tests that name neither FIFO nor groups; at most ten."""
+"""Tests that name neither FIFO nor groups; at most nine."""
 
 FIFO_FAILURES: Final[dict[str, str]] = {
     "test_create_fifo_queue_with_dlq": "it creates a standard queue with FifoQueue = false, which SQS refuses as well",
