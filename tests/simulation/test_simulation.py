@@ -159,8 +159,13 @@ def test_fixed_seeds_of_stores_that_journal_atomic_calls_and_completions_have_no
     ],
 )
 def test_fixed_seeds_with_groups_have_no_violation(kind: list[str], base: int, seeds: int) -> None:
-    names = (*group_rules.NAMES, *(event_counts.LIMIT_NAMES if kind[:1] == ["--limits"] else ()))
-    names += ("turns judged",) if "--fair" in kind and "--fleet" not in kind else ()
+    names = [*group_rules.NAMES]
+    if kind[:1] == ["--limits"]:
+        names += event_counts.LIMIT_NAMES
+    if kind[:1] == ["--fair"]:
+        names.append("turns judged")
+    if "--fleet" in kind:  # a shard has too few items of a topic for these
+        names = [name for name in names if name not in ("memories of groups made free", "turns judged")]
     assert_seeds_pass(seeds, base, names, "--groups", *kind)
 
 
