@@ -743,16 +743,13 @@ class TopicGroups:
             if page.kind is PageKind.REFILL:
                 self._is_low = True
 
-    @property
-    def _is_strict(self) -> bool:
-        return self.limit == STRICT
-
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
-        if self._is_strict and page.state is not State.LEASED:
+        is_strict = self.limit == STRICT
+        if is_strict and page.state is not State.LEASED:
             for row in rows:
                 if not page.is_changed(row.id):
                     self.note_row(None, row)
-        for row_name, placed in page.unchanged(rows, is_strict=self._is_strict):
+        for row_name, placed in page.unchanged(rows, is_strict=is_strict):
             name = self._own_name(row_name, placed[1])
             if placed[0] is not GroupPlace.WAITING and self._is_remembered(name, placed[0]):
                 group = self._groups.get(name) or self._add_group(name)
@@ -780,7 +777,7 @@ class TopicGroups:
     def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Raise the cuts that lie within the page, of short groups and of those that have items there."""
         keys: dict[str, list[OrderKey]] = {}
-        for name, key in page.waiting(rows, end, is_strict=self._is_strict):
+        for name, key in page.waiting(rows, end, is_strict=self.limit == STRICT):
             keys.setdefault(self._own_name(name, key), []).append(key)
         found = dict.fromkeys([*self._short, *self._unfilled])
         found.update([(self._groups[name], None) for name in keys if name in self._groups])
@@ -796,7 +793,7 @@ class TopicGroups:
 
     def _raise_boundary(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         """Add the waiting items of a page. Long groups read them later."""
-        for row_name, key in page.waiting(rows, end, is_strict=self._is_strict):
+        for row_name, key in page.waiting(rows, end, is_strict=self.limit == STRICT):
             name = self._own_name(row_name, key)
             if name == UNGROUPED:
                 self._add_ungrouped(key)
@@ -833,7 +830,7 @@ class TopicGroups:
     def _check_group(self, name: str, group: Group) -> None:
         offer = self.offer(group) if self.turns is None else self._fair_heads(group)
         assert group.name == name
-        runs = group.leased_runs() if self._is_strict else []
+        runs = group.leased_runs() if self.limit == STRICT else []
         assert [*group.noted_runs] == runs, f"{name} has leased {runs}, and its topic knows {group.noted_runs}"
         assert not group.is_empty, f"{name} is in memory for nothing"
         assert group.cut == ABOVE_ALL or group.cut < self.boundary
