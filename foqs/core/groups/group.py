@@ -248,6 +248,12 @@ class Group:
             busy = len({key & NUMBER_MAX for key in self.leased}.union(self.reserved)) if busy else len(self.reserved)
         return max(0, limit - busy)
 
+    def items_before(self, key: OrderKey) -> int:
+        """Return how many of its known READY items come before this one."""
+        if key in self.returned:
+            return bisect_left(self.returned, key)
+        return len(self.returned) + bisect_left(self.waiting, key)
+
     def holders(self, key: OrderKey, limit: int) -> list[int] | None:
         """Return the numbers of the known items that must be settled, or delivered, before this READY one may be.
 

@@ -17,7 +17,6 @@ permit or turn is stored. Knows no window and no table; see docs/design/groups.m
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
@@ -188,20 +187,12 @@ class TopicGroups:
         None: the group offers nothing, or is not known yet.
         """
         group = self._groups.get(self._own_name(name, key))
-        if group is None or not group.heads:
-            return None, 0
-        if key in group.returned:
-            return group.heads[0], bisect_left(group.returned, key)
-        return group.heads[0], len(group.returned) + bisect_left(group.waiting, key)
+        return (None, 0) if group is None or not group.heads else (group.heads[0], group.items_before(key))
 
     def items_before(self, name: str, key: OrderKey) -> int | None:
         """Return how many known READY items of its group come before a READY item; None if its group is not in memory."""
         group = self._groups.get(self._own_name(name, key))
-        if group is None:
-            return None
-        if key in group.returned:
-            return bisect_left(group.returned, key)
-        return len(group.returned) + bisect_left(group.waiting, key)
+        return None if group is None else group.items_before(key)
 
     def oldest_ms(self, groups_max: int) -> int | None:
         """Return the lowest deliver_after_ms of known READY items, also of those that their group holds back.
