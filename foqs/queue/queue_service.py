@@ -557,14 +557,14 @@ def _prefetch_in_turn(shards: Sequence[OwnedShard], topic: TopicName, target: in
     More groups are not asked for: the rows of a fair topic are read without demand.
     """
     target = min(target, _PLANNED_MAX)
-    groups = [shard.memory.limited_topics[topic] for shard in shards]
-    if sum([each.prefetched_left for each in groups]) * 2 >= target:
+    heads = [shard.memory.limited_topics[topic].heads for shard in shards]
+    if sum([each.prefetched_left for each in heads]) * 2 >= target:
         return
-    upcoming = [own.upcoming(shard.index.peek(topic, target)) for own, shard in zip(groups, shards, strict=True)]
+    upcoming = [own.upcoming(shard.index.peek(topic, target)) for own, shard in zip(heads, shards, strict=True)]
     planned: list[list[OrderKey]] = [[] for _ in shards]
     for _, at, order_key in islice(merge(*[_numbered(each, at) for at, each in enumerate(upcoming)]), target):
         planned[at].append(order_key)
-    for shard, own, order_keys in zip(shards, groups, planned, strict=True):
+    for shard, own, order_keys in zip(shards, heads, planned, strict=True):
         if order_keys and shard.start_prefetch(topic, order_keys):
             own.prefetched_left = len(order_keys)
 

@@ -16,8 +16,8 @@ def turn_age_ms(topic: TopicName, shards: Iterable[OwnedShard]) -> int | None:
     best: int | None = None
     waited_s: float | None = None
     for shard in shards:
-        groups = shard.memory.limited_topics.get(topic)
-        key = None if groups is None or not groups.takes_turns else shard.index.best_key(topic)
-        if groups is not None and key is not None and (best is None or arrival_rank(key) < best):
-            best, waited_s = arrival_rank(key), groups.waited_s(key)
+        limited = shard.memory.limited_topics.get(topic)
+        key = None if limited is None or not limited.heads.takes_turns else shard.index.best_key(topic)
+        if limited is not None and key is not None and (best is None or arrival_rank(key) < best):
+            best, waited_s = arrival_rank(key), limited.heads.waited_s(key)
     return None if waited_s is None else int(waited_s * 1_000)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from foqs.core.flush.fence import Fence
 from foqs.core.groups.group_page import GroupPage
-from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.memory.ready_window import Refill
 from foqs.core.memory.row_cache import Prefetch
@@ -105,9 +105,9 @@ class GroupPageRead:
 
     async def run(self, reads: Reads, committed: Fence) -> None:
         self._began_s = asyncio.get_running_loop().time()
-        groups = self._memory.limited_topics.get(self._topic)
-        page = None if groups is None else groups.start_page(self._page_rows)
-        if groups is None or page is None:
+        limited = self._memory.limited_topics.get(self._topic)
+        page = None if limited is None else limited.pages.start_page(self._page_rows)
+        if limited is None or page is None:
             self._end(False)
             return
         try:
@@ -116,14 +116,14 @@ class GroupPageRead:
                 committed, self._topic, page.state, page.after, page.rows_max, purged_up_to, with_payload=False
             )
         except BaseException:
-            groups.cancel_page(page)
+            limited.pages.cancel_page(page)
             raise
-        self._run_between_flushes(lambda: self._apply(groups, page, rows))
+        self._run_between_flushes(lambda: self._apply(limited, page, rows))
 
-    def _apply(self, groups: TopicGroups, page: GroupPage, rows: Sequence[Row]) -> None:
-        groups.finish_page(page, rows)
-        is_current = self._memory.limited_topics.get(self._topic) is groups
-        self._end(is_current and (self._memory.settle_groups(self._topic) or groups.reads_ahead))
+    def _apply(self, limited: LimitedTopic, page: GroupPage, rows: Sequence[Row]) -> None:
+        limited.pages.finish_page(page, rows)
+        is_current = self._memory.limited_topics.get(self._topic) is limited
+        self._end(is_current and (self._memory.settle_groups(self._topic) or limited.pages.reads_ahead))
         self._memory.settle_full_topics()
 
     def _end(self, goes_on: bool) -> None:

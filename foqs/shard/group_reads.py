@@ -61,30 +61,30 @@ class GroupReads:
 
     def request(self, topic: TopicName) -> None:
         """Read more of a topic: a dequeue wants more heads than are known."""
-        groups = self._memory.limited_topics.get(topic)
-        if groups is not None:
-            if not groups.is_read:
+        limited = self._memory.limited_topics.get(topic)
+        if limited is not None:
+            if not limited.groups.is_read:
                 self._wanted.add(topic)
-            groups.request_more()
+            limited.pages.request_more()
             self.start(topic)
 
     async def read_first(self, topic: TopicName) -> None:
         """Read a page of a topic for a list or a metric; if its delivered items were not read, all of these."""
-        groups = self._memory.limited_topics.get(topic)
-        if groups is not None:
-            groups.request_more()
+        limited = self._memory.limited_topics.get(topic)
+        if limited is not None:
+            limited.pages.request_more()
             self.start(topic)
         if topic in self.topics:
             await self._first_reads.setdefault(topic, asyncio.get_running_loop().create_future())
 
     def start(self, topic: TopicName) -> None:
         """Read the next page of a topic if it needs one."""
-        groups = self._memory.limited_topics.get(topic)
-        if groups is None or groups.next_kind is None or topic in self.topics:
+        limited = self._memory.limited_topics.get(topic)
+        if limited is None or limited.pages.next_kind is None or topic in self.topics:
             return
         if not self._is_open() or not self._memory.may_read_groups(topic):
             return
-        is_read = groups.is_read
+        is_read = limited.groups.is_read
         self.topics.add(topic)
 
         def on_ended(goes_on: bool, seconds: float) -> None:
@@ -102,8 +102,8 @@ class GroupReads:
     def _go_on(self, topic: TopicName) -> None:
         self.topics.discard(topic)
         self.start(topic)
-        groups = self._memory.limited_topics.get(topic)
-        if groups is None or groups.is_read:
+        limited = self._memory.limited_topics.get(topic)
+        if limited is None or limited.groups.is_read:
             self._wanted.discard(topic)
         elif topic in self.topics:
             return

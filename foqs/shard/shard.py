@@ -407,8 +407,8 @@ class OwnedShard:
 
     def request_groups(self, topic: TopicName) -> None:
         """Have the first rows of a topic with rules for groups read soon, if none were read since the takeover."""
-        groups = self.memory.limited_topics.get(topic)
-        if groups is not None and groups.is_unread and self.memory.has_topic(topic):
+        limited = self.memory.limited_topics.get(topic)
+        if limited is not None and limited.groups.is_unread and self.memory.has_topic(topic):
             self._unread_topics.request(topic)
 
     def submit_inserts(

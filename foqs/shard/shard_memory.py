@@ -19,11 +19,14 @@ from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.groups.group import KEYS_PER_UNIT, NO_LIMIT, STRICT
+from foqs.core.groups.group_room import FAIR_KEYS_MAX, GROUP_KEYS_MAX
 from foqs.core.groups.group_rules import Fairness, GroupRules
 from foqs.core.groups.group_shares import GROUPS_MIN, GroupShares
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import group_name, line_place
-from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, GROUP_KEYS_MAX, TopicGroups
+from foqs.core.groups.strict_items import StrictItems
 from foqs.core.groups.topic_turns import TopicTurns
+from foqs.core.groups.waiting_items import find_holders, items_before, oldest_ms, place_in_turn
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.namespace_usage import NamespaceUsage
@@ -118,16 +121,16 @@ class ShardMemory:
         units_max = max(GROUPS_MIN, options.ready_index_items_max // KEYS_PER_UNIT)
         self.group_shares: Final = GroupShares(units_max, host.namespaces.weight_of)
         """The memory for the groups of all topics with a limit."""
-        self.limited_topics: dict[TopicName, TopicGroups] = {}
-        """The groups of the topics whose policy has rules for groups: a limit, or turns."""
+        self.limited_topics: dict[TopicName, LimitedTopic] = {}
+        """The topics whose policy has rules for groups: a limit, or turns."""
         self._full_topics: dict[TopicName, None] = {}
         """Those whose memory is full, the one that has waited longest for memory of others first."""
         self.limited_names: frozenset[TopicName] = frozenset()
         """The names of those with a limit, which a flush may keep."""
         self.strict_names: frozenset[TopicName] = frozenset()
         """The names of those whose groups are strict."""
-        self.run_topics: dict[TopicName, TopicGroups] = {}
-        """Those of which a strict group has leased a run."""
+        self.run_topics: dict[TopicName, StrictItems] = {}
+        """The strict items of those of which a group has leased a run."""
         self._forgotten_groups = 0
         """Those of topics that have a limit no more."""
         self._turns: Final = host.turns
@@ -397,7 +400,7 @@ class ShardMemory:
         change = self._rule_changes.between(self._rules, rules)
         self._rules = rules
         for topic in [topic for topic in change.topics if topic not in rules]:
-            self._forgotten_groups += self.limited_topics.pop(topic).forgotten_groups
+            self._forgotten_groups += self.limited_topics.pop(topic).room.forgotten_groups
             self.group_shares.set_units(topic, 0)
             self._full_topics.pop(topic, None)
             self.run_topics.pop(topic, None)
@@ -413,9 +416,9 @@ class ShardMemory:
         if new:
             self._add_limited_topics(new, rules, turns)
         for topic in turns:
-            groups, limit = self.limited_topics[topic], rules[topic].leases_max or NO_LIMIT
-            if groups.limit != limit:
-                groups.set_limit(limit)
+            limited, limit = self.limited_topics[topic], rules[topic].leases_max or NO_LIMIT
+            if limited.groups.limit != limit:
+                limited.set_limit(limit)
                 self.settle_groups(topic)
                 self._report_deliverable([topic])
         self.settle_full_topics()
@@ -427,8 +430,8 @@ class ShardMemory:
 
     def _has_turns(self, topic: TopicName, turns: TopicTurns | None) -> bool:
         """Return whether the groups of a topic are known, and take these turns, or none."""
-        groups = self.limited_topics.get(topic)
-        return groups is not None and groups.turns is turns
+        limited = self.limited_topics.get(topic)
+        return limited is not None and limited.groups.turns is turns
 
     def _add_limited_topics(
         self,
@@ -440,11 +443,11 @@ class ShardMemory:
         unknown, by_topic = self._reserved_by_topic()
         for topic in topics:
             if topic in self.limited_topics:
-                self._forgotten_groups += self.limited_topics[topic].forgotten_groups
+                self._forgotten_groups += self.limited_topics[topic].room.forgotten_groups
                 self.group_shares.set_units(topic, 0)
                 self._full_topics.pop(topic, None)
                 self.run_topics.pop(topic, None)
-            groups = self.limited_topics[topic] = TopicGroups(
+            limited = self.limited_topics[topic] = LimitedTopic(
                 rules[topic].leases_max or NO_LIMIT,
                 self.group_shares.units_max,
                 min(GROUP_KEYS_MAX if turns[topic] is None else FAIR_KEYS_MAX, self._keys_max),
@@ -454,7 +457,7 @@ class ShardMemory:
             if former:
                 # Their permits are unknown. Nothing is delivered until they have ended.
                 self._former_reservations[topic] = former
-            self.index.set_source(topic, groups, groups.boundary)
+            self.index.set_source(topic, limited.heads, limited.groups.boundary)
             self._report_deliverable([topic])
 
     def _report_deliverable(self, topics: Sequence[TopicName]) -> None:
@@ -495,66 +498,70 @@ class ShardMemory:
         return heads or int(may_find_one)
 
     def group_hold(self, row: Row) -> tuple[int, list[int]] | None:
-        """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `Group.holders`.
+        """Return the limit of a READY row's group and the items that hold the row back; None if nothing does. See `find_holders`.
 
         A row whose group waits for its turn is not held back.
         """
-        groups = self.limited_topics.get((row.namespace, row.topic))
-        if groups is None:
+        limited = self.limited_topics.get((row.namespace, row.topic))
+        if limited is None:
             return None
-        holders = groups.holders(group_name(row), row.order_key)
-        if holders and groups.takes_turns and (groups.limit == NO_LIMIT or self.place_in_turn(row)[0] is not None):
+        limit = limited.groups.limit
+        holders = find_holders(limited.groups, group_name(row), row.order_key, is_full=limited.room.is_full)
+        if holders and limited.heads.takes_turns and (limit == NO_LIMIT or self.place_in_turn(row)[0] is not None):
             return None
-        return None if holders is None else (groups.limit, holders)
+        return None if holders is None else (limit, holders)
 
     def place_in_turn(self, row: Row) -> tuple[OrderKey | None, int]:
-        """Return where a READY row of a fair topic waits. See `TopicGroups.place_in_turn`."""
-        groups = self.limited_topics.get((row.namespace, row.topic))
-        return (None, 0) if groups is None else groups.place_in_turn(group_name(row), row.order_key)
+        """Return where a READY row of a fair topic waits. See `foqs.core.groups.waiting_items`."""
+        limited = self.limited_topics.get((row.namespace, row.topic))
+        return (None, 0) if limited is None else place_in_turn(limited.groups, group_name(row), row.order_key)
 
     def group_items_before(self, row: Row) -> int | None:
-        """Return how many items of its group come before a READY row. See `TopicGroups.items_before`."""
-        groups = self.limited_topics.get((row.namespace, row.topic))
-        return None if groups is None or row.item_group is None else groups.items_before(group_name(row), row.order_key)
+        """Return how many items of its group come before a READY row. See `foqs.core.groups.waiting_items`."""
+        limited = self.limited_topics.get((row.namespace, row.topic))
+        if limited is None or row.item_group is None:
+            return None
+        return items_before(limited.groups, group_name(row), row.order_key)
 
     def runs(self) -> list[Mapping[int, tuple[int, ...]]]:
         """Return, for each topic with leased runs, the run of each of their items, by its number."""
-        return [groups.leased_runs for groups in self.run_topics.values()]
+        return [strict_items.leased_runs for strict_items in self.run_topics.values()]
 
     @property
     def forgotten_groups(self) -> int:
         """How many groups have left the memory because it was full."""
-        return self._forgotten_groups + sum([groups.forgotten_groups for groups in self.limited_topics.values()])
+        return self._forgotten_groups + sum([each.room.forgotten_groups for each in self.limited_topics.values()])
 
-    def _groups_of(self, topic: TopicName) -> list[TopicGroups]:
-        groups = self.limited_topics.get(topic)
-        return [] if groups is None else [groups]
+    def _limited_topic(self, topic: TopicName) -> list[LimitedTopic]:
+        limited = self.limited_topics.get(topic)
+        return [] if limited is None else [limited]
 
     def oldest_in_groups_ms(self, groups_max: int, topic: TopicName | None) -> int | None:
-        """Return the lowest deliver_after_ms of known READY items of topics with rules for groups, or of one. See `TopicGroups.oldest_ms`."""
+        """Return the lowest deliver_after_ms of known READY items of topics with rules for groups, or of one, about."""
         found: int | None = None
-        for groups in [*self.limited_topics.values()] if topic is None else self._groups_of(topic):
-            oldest_ms = groups.oldest_ms(groups_max)
-            groups_max = max(1, groups_max - len(groups))
-            if oldest_ms is not None and (found is None or oldest_ms < found):
-                found = oldest_ms
+        for limited in [*self.limited_topics.values()] if topic is None else self._limited_topic(topic):
+            own_ms = oldest_ms(limited.groups, groups_max)
+            groups_max = max(1, groups_max - len(limited.groups))
+            if own_ms is not None and (found is None or own_ms < found):
+                found = own_ms
         return found
 
     def _follow_groups(self, plan: FlushPlan) -> dict[TopicName, None]:
         """Give the changed rows of topics with a limit to their groups. Returns the topics with new heads."""
-        limited = self.limited_topics
+        topics = self.limited_topics
         touched: dict[TopicName, None] = {}
 
         def follow(old: Row | None, new: Row | None) -> None:
             row = old or new
             assert row is not None
             topic = (row.namespace, row.topic)
-            groups = limited.get(topic)
-            if groups is not None:
+            limited = topics.get(topic)
+            if limited is not None:
                 touched[topic] = None
+                groups = limited.groups
                 is_strict = groups.limit == STRICT
                 if is_strict:
-                    groups.note_row(old, new)
+                    limited.strict_items.note_row(old, new)
                 groups.follow(
                     group_name(row),
                     None if old is None else line_place(old, is_strict=is_strict),
@@ -574,7 +581,7 @@ class ShardMemory:
         for _, old, new in plan.changed:
             follow(old, new)
         for topic in self._purged_groups:
-            limited[topic].purge()
+            topics[topic].purge()
         touched |= dict.fromkeys(self._purged_groups)
         self._purged_groups.clear()
         return dict.fromkeys(self.settle_touched_groups(touched))
@@ -602,27 +609,28 @@ class ShardMemory:
 
     def settle_groups(self, topic: TopicName) -> bool:
         """Let the window of a topic with a limit follow its heads. Returns whether it has new ones, or more may be read."""
-        groups = self.limited_topics[topic]
-        groups.units_max = self.group_shares.room(topic)
-        changes = groups.settle()
-        self.group_shares.set_units(topic, groups.units)
-        if groups.leased_runs:
-            self.run_topics[topic] = groups
+        limited = self.limited_topics[topic]
+        room, strict_items = limited.room, limited.strict_items
+        room.units_max = self.group_shares.room(topic)
+        changes = limited.settle()
+        self.group_shares.set_units(topic, room.units)
+        if strict_items.leased_runs:
+            self.run_topics[topic] = strict_items
         else:
             self.run_topics.pop(topic, None)
-        superseded = groups.take_superseded()
+        superseded = strict_items.take_superseded()
         if superseded:
             self._shard.supersede(
                 [Event(EventKind.SUPERSEDE, number, token=token) for number, token in superseded.items()]
             )
-        if groups.is_full:
+        if room.is_full:
             self._full_topics.setdefault(topic)
         else:
             self._full_topics.pop(topic, None)
         may_have_more = changes.boundary is not None and self.index.boundary(topic) is None
         if changes.is_reset or changes.removed or changes.added or changes.boundary != self.index.boundary(topic):
             self.index.set_heads(topic, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
-        if groups.next_kind is not None:
+        if limited.pages.next_kind is not None:
             self._shard.on_groups_wanted(topic)
         if topic in self._former_reservations and self.may_read_groups(topic):
             return True
@@ -673,11 +681,11 @@ class ShardMemory:
         self.topic_table.check()
         if not self.counts.is_lagging:
             self._check_counts()
-        runs = [topic for topic, groups in self.limited_topics.items() if groups.leased_runs]
+        runs = [topic for topic, each in self.limited_topics.items() if each.strict_items.leased_runs]
         assert sorted(self.run_topics) == sorted(runs), f"{runs} have leased runs, and {[*self.run_topics]} are known"
-        for topic, groups in self.limited_topics.items():
-            groups.check()
-            heads = groups.window_heads()
+        for topic, limited in self.limited_topics.items():
+            limited.check()
+            heads = limited.heads.window_heads()
             window = self.index.peek(topic, len(heads) + 1)
             assert window == heads, f"invariant 13: the window of {topic} has {window}, and its heads are {heads}"
         for topic in self.purge_markers.topics():

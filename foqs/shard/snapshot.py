@@ -100,7 +100,7 @@ def take_snapshot(
         group_units_max=memory.group_shares.units_max,
         group_pages=group_reads.page_count,
         forgotten_groups=memory.forgotten_groups,
-        full_topics=sum([groups.is_full for groups in memory.limited_topics.values()]),
+        full_topics=sum([limited.room.is_full for limited in memory.limited_topics.values()]),
         watermark_age_ms=None if timers.watermark_ms is None else now_ms - timers.watermark_ms,
         overdue_ms=max(0, now_ms - timers.next_scan_ms()),
         sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,

@@ -221,11 +221,11 @@ def _add_topic_samples(samples: _SampleLists, shards: list[OwnedShard], named: S
 
 def _add_group_samples(samples: _SampleLists, shards: list[OwnedShard], named: Sequence[TopicName]) -> None:
     """Add the groups of the named topics that have rules for groups, and what their groups do not hold back."""
-    rest = sum([len(groups) for shard in shards for groups in shard.memory.limited_topics.values()])
+    rest = sum([len(limited.groups) for shard in shards for limited in shard.memory.limited_topics.values()])
     for topic in named:
         memories = [shard.memory for shard in shards if topic in shard.memory.limited_topics]
         if memories:
-            groups = sum([len(memory.limited_topics[topic]) for memory in memories])
+            groups = sum([len(memory.limited_topics[topic].groups) for memory in memories])
             rest -= groups
             samples["foqs_topic_groups"].append((topic, groups))
             if any(topic in memory.limited_names for memory in memories):

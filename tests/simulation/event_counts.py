@@ -18,7 +18,9 @@ from foqs.core.flush.intake import Intake
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Inserts, Leases, Operation
 from foqs.core.groups.group_page import GroupPage, PageKind
-from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
+from foqs.core.groups.limited_topic import LimitedTopic
+from foqs.core.groups.topic_heads import HeadChanges
+from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.ready_window import Refill
@@ -237,8 +239,8 @@ def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
 def _finish_page(original: Callable[..., Any]) -> Callable[..., Any]:
     names = dict(zip(PageKind, LIMIT_NAMES, strict=False))
 
-    def finish_page(self: TopicGroups, page: GroupPage, rows: Sequence[Row]) -> None:
-        if page is self._page and not page.is_void:
+    def finish_page(self: TopicPages, page: GroupPage, rows: Sequence[Row]) -> None:
+        if page is self._groups.page and not page.is_void:
             COUNTS[names[page.kind]] += 1
             COUNTS["pages of groups outdated"] += any(row.id in page._changes for row in rows)
         original(self, page, rows)
@@ -247,7 +249,7 @@ def _finish_page(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_room(original: Callable[..., Any]) -> Callable[..., Any]:
-    def make_room(self: TopicGroups) -> None:
+    def make_room(self: LimitedTopic) -> None:
         COUNTS["memories of groups made free"] += 1
         original(self)
 
@@ -255,10 +257,10 @@ def _make_room(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _settle_groups(original: Callable[..., Any]) -> Callable[..., Any]:
-    def settle(self: TopicGroups) -> HeadChanges:
-        was_full = self.is_full
+    def settle(self: LimitedTopic) -> HeadChanges:
+        was_full = self.room.is_full
         changes: HeadChanges = original(self)
-        COUNTS["topics full of groups"] += self.is_full and not was_full
+        COUNTS["topics full of groups"] += self.room.is_full and not was_full
         return changes
 
     return settle
@@ -287,9 +289,9 @@ def install() -> None:
     wrap(FlushPlanner, "_assign_to_waiters", _assign_to_waiters)
     wrap(ShardMemory, "apply", _apply)
     wrap(Writer, "_resolve_outcome", _resolve)
-    wrap(TopicGroups, "finish_page", _finish_page)
-    wrap(TopicGroups, "_make_room", _make_room)
-    wrap(TopicGroups, "settle", _settle_groups)
+    wrap(TopicPages, "finish_page", _finish_page)
+    wrap(LimitedTopic, "_make_room", _make_room)
+    wrap(LimitedTopic, "settle", _settle_groups)
 
 
 def reset() -> None:

@@ -15,6 +15,7 @@ from foqs.core.flush.run_ends import NO_RUN_ENDS
 from foqs.core.flush.writes import Writes
 from foqs.core.groups import group_page
 from foqs.core.groups.group import Group
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import GroupPlace, Placed, line_place
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items import life
@@ -172,7 +173,7 @@ def permit_kept_at_cancel() -> None:
 
 def permits_kept_at_purge() -> None:
     """A purge leaves the groups of its topic as they were."""
-    plant(TopicGroups, "purge", lambda self: None)
+    plant(LimitedTopic, "purge", lambda self: None)
 
 
 def run_goes_on_behind_an_early_end() -> None:

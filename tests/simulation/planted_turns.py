@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from foqs.core.groups import topic_groups
+from foqs.core.groups import topic_heads
 from foqs.core.groups.group import Group
 from foqs.core.groups.host_turns import HostTurns
 from foqs.core.groups.topic_turns import TopicTurns
@@ -17,7 +17,7 @@ from tests.simulation.planting import plant
 def heads_without_turns() -> None:
     """The heads of a fair topic are in the order of their items."""
     without_turn: Callable[[OrderKey, int], OrderKey] = lambda order_key, turn: order_key  # noqa: E731
-    plant(topic_groups, "with_turn", without_turn)
+    plant(topic_heads, "with_turn", without_turn)
 
 
 def turns_of_each_shard() -> None:

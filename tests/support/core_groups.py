@@ -1,19 +1,19 @@
-"""An owner of a topic's groups that is made of the real parts: `TopicGroups` and a ready index that holds its heads.
+"""An owner of a topic's groups that is made of the real parts: `LimitedTopic` and a ready index that holds its heads.
 
-It does what a shard does. The table is that of `plain_groups`. Tests replace single methods, of the owner or of its groups,
-by planted mistakes.
+It does what a shard does. The table is that of `plain_groups`. Tests replace single methods, of the owner or of a part of its
+topic, by planted mistakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from foqs.core.groups.group import STRICT
 from foqs.core.groups.group_page import GroupPage
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import UNGROUPED, Placed, line_place
-from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number, unpack_order_key
 from foqs.core.memory.ready_index import ReadyIndex
@@ -36,16 +36,20 @@ class CoreRead:
 class CoreGroupOwner:
     """The owner. It checks nothing, so that histories must find mistakes."""
 
-    groups_type: type[TopicGroups] = TopicGroups
+    mistakes: Sequence[type] = ()
+    """Classes of parts of the topic, in place of theirs."""
     page_rows = 2
 
     def __init__(
         self, table: Table, limit: int, units_max: int, keys_max: int = 9, turns: TopicTurns | None = None
     ) -> None:
         self.table = table
-        self.groups = self.groups_type(limit, units_max, keys_max, turns)
+        self.limited = LimitedTopic(limit, units_max, keys_max, turns)
+        for mistake in self.mistakes:
+            _replace_part(self.limited, mistake)
+        self.groups, self.pages, self.room = self.limited.groups, self.limited.pages, self.limited.room
         self.index = ReadyIndex(INDEX_KEYS_MAX, INDEX_KEYS_MAX)
-        self.index.set_source(TOPIC, self.groups, self.groups.boundary)
+        self.index.set_source(TOPIC, self.limited.heads, self.groups.boundary)
         self.read: CoreRead | None = None
         self.reserved: set[int] = set()
         self.superseded: list[int] = []
@@ -76,7 +80,7 @@ class CoreGroupOwner:
 
     def behind(self, number: int) -> list[int]:
         """Return the known leased items behind one, whose lease ends early."""
-        run = self.groups.leased_runs.get(number, (number,))
+        run = self.limited.strict_items.leased_runs.get(number, (number,))
         return [*run[run.index(number) + 1 :]]
 
     def give_back(self, numbers: Iterable[int]) -> None:
@@ -95,13 +99,13 @@ class CoreGroupOwner:
         is_purge = len(changes) > 1 and not any(changes.values()) and len(changes) == len(self.table)
         write(self.table, changes)
         if is_purge:
-            self.groups.purge()
+            self.limited.purge()
         else:
             for number, new in changes.items():
                 item = new or before[number]
                 if item is not None:
                     if self.groups.limit == STRICT:
-                        self.groups.note_row(None, None if new is None else row_of(new))
+                        self.limited.strict_items.note_row(None, None if new is None else row_of(new))
                     self.groups.follow(item.group, self.placed(before[number]), self.placed(new))
         # The permits of leased items return after their rows have changed: the order is free.
         self.end_reservations(leased)
@@ -112,19 +116,19 @@ class CoreGroupOwner:
 
     def settle(self) -> None:
         """Let the window follow the heads."""
-        changes = self.groups.settle()
-        self.superseded += self.groups.take_superseded()
+        changes = self.limited.settle()
+        self.superseded += self.limited.strict_items.take_superseded()
         self.index.set_heads(TOPIC, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
 
     def set_limit(self, limit: int) -> None:
-        self.groups.set_limit(limit)
+        self.limited.set_limit(limit)
         self.settle()
 
     # ------------------------------------------------------------------- reads
 
     def start_read(self) -> bool:
         """Begin to read a page, if one is needed. Every third one shows the table as it is at its end."""
-        page = self.groups.start_page(self.page_rows)
+        page = self.pages.start_page(self.page_rows)
         if page is None:
             return False
         self.reads_begun += 1
@@ -134,7 +138,7 @@ class CoreGroupOwner:
     def finish_read(self) -> None:
         assert self.read is not None
         read, self.read = self.read, None
-        self.groups.finish_page(read.page, self.rows_of(read.page) if read.rows is None else read.rows)
+        self.pages.finish_page(read.page, self.rows_of(read.page) if read.rows is None else read.rows)
         self.settle()
 
     def rows_of(self, page: GroupPage) -> list[Row]:
@@ -145,10 +149,10 @@ class CoreGroupOwner:
         """Read until no page is needed for what is in memory, and a head is known if there is one."""
         for _ in range(10_000):
             if not self.window():
-                self.groups.request_more()
+                self.pages.request_more()
             if self.read is not None or self.start_read():
                 self.finish_read()
-            elif self.window() or self.groups.next_kind is None:
+            elif self.window() or self.pages.next_kind is None:
                 return
         raise AssertionError("it reads without end")
 
@@ -166,14 +170,28 @@ class CheckedCoreGroupOwner(CoreGroupOwner):
         return taken
 
     def check(self) -> None:
-        self.groups.check()
+        self.limited.check()
         self.index.check()
-        heads = self.groups.window_heads()
+        heads = self.limited.heads.window_heads()
         assert self.window() == heads, f"invariant 13: the window has {self.window()}, and the heads are {heads}"
         if self.groups.is_read:
             rows = [row_of(item) for item in self.table.values()]
             differences = [*differences_of_groups(self.groups, rows)]
             assert not differences, differences
+
+
+def owner_with(mistake: type) -> type[CoreGroupOwner]:
+    """Return an owner with a mistake, which checks nothing itself: the histories must find it."""
+    if issubclass(mistake, CoreGroupOwner):
+        return mistake
+    return type(mistake.__name__, (CoreGroupOwner,), {"mistakes": (mistake,)})
+
+
+def _replace_part(limited: LimitedTopic, mistake: type) -> None:
+    """Make an object of this class of the part of a topic that it inherits from, or of the topic itself."""
+    parts = (limited, limited.groups, limited.heads, limited.strict_items, limited.room, limited.pages)
+    [part] = [each for each in parts if issubclass(mistake, type(each))]
+    part.__class__ = mistake
 
 
 def row_of(item: PlainItem) -> Row:

@@ -13,7 +13,6 @@ from typing import Final
 
 from foqs.core.groups.group import NO_LIMIT
 from foqs.core.groups.places import UNGROUPED
-from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_turns import TopicTurns
 from foqs.core.items.item import OrderKey, State, order_key_number
 from foqs.core.memory.best_items import reserve_best
@@ -60,9 +59,12 @@ class FairHistory:
         return turns_type(lambda: float(self.now), self.weights, by_time=self.by_time)
 
     def make_owner(self, shard: int) -> CoreGroupOwner:
-        log = self.log
+        owner = self.owner_type(
+            self.shards[shard], self.limit, 10_000, self.keys_max, self.turns[shard % len(self.turns)]
+        )
+        heads, log = owner.limited.heads, self.log
 
-        class Groups(self.owner_type.groups_type):  # type: ignore[name-defined, misc]
+        class LoggingHeads(type(heads)):  # type: ignore[misc]
             def reserve_in_turn(
                 self, heads: Sequence[OrderKey], count: int, last: OrderKey
             ) -> tuple[list[OrderKey], int, list[OrderKey]]:
@@ -70,11 +72,9 @@ class FairHistory:
                 log.extend([order_key_number(key) for key in found[0]])
                 return found
 
-        owner: CoreGroupOwner = type("Owner", (self.owner_type,), {"groups_type": Groups})(
-            self.shards[shard], self.limit, 10_000, self.keys_max, self.turns[shard % len(self.turns)]
-        )
+        heads.__class__ = LoggingHeads
         owner.page_rows = 4
-        owner.groups.request_more()
+        owner.pages.request_more()
         return owner
 
     # -------------------------------------------------------------------- steps
@@ -250,8 +250,3 @@ def play(
     except Difference as difference:
         return f"seed {seed}: {difference}"
     return None
-
-
-def owner_with(mistake: type[TopicGroups]) -> type[CoreGroupOwner]:
-    """Return an owner with a mistake, which checks nothing itself."""
-    return type(mistake.__name__, (CoreGroupOwner,), {"groups_type": mistake})

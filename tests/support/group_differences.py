@@ -15,19 +15,19 @@ def differences_of_groups(groups: TopicGroups, rows: Iterable[Row]) -> list[str]
     wanted: dict[str, dict[GroupPlace, list[OrderKey]]] = {}
     for row in rows:
         placed = line_place(row, is_strict=groups.limit == STRICT)
-        name = groups._own_name(group_name(row), row.order_key)
-        if placed is None or not groups._is_remembered(name, placed[0]):
+        name = groups.own_name(group_name(row), row.order_key)
+        if placed is None or not groups.is_remembered(name, placed[0]):
             continue
         place, key = placed
         if place is not GroupPlace.WAITING or key <= groups.boundary:
             wanted.setdefault(name, {}).setdefault(place, []).append(key)
     found: list[str] = []
     ungrouped = sorted(wanted.pop(UNGROUPED, {}).get(GroupPlace.WAITING, []))
-    if [*groups.ungrouped_keys()] != ungrouped:
-        found.append(f"invariant 13: {groups.ungrouped_keys()} are known without a group, and {ungrouped} wait")
+    if groups.ungrouped.keys != ungrouped:
+        found.append(f"invariant 13: {groups.ungrouped.keys} are known without a group, and {ungrouped} wait")
     names = {
         group.name
-        for group in groups.groups()
+        for group in groups.by_name.values()
         if group.known_waiting(groups.boundary) or group.leased or group.returned or group.backing_off
     }
     if not_there := names - set(wanted):

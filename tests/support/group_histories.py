@@ -192,7 +192,7 @@ class History:
     def read(self) -> None:
         """Begin a read, or end one that may have begun long ago."""
         if self.random.random() < self.wants_more:
-            self.owner.groups.request_more()
+            self.owner.pages.request_more()
         if self.owner.read is None:
             self.owner.start_read()
         elif self.random.random() < 0.6:
@@ -264,9 +264,9 @@ class History:
             if (offer := offer_of(line_of(self.rows_of(name)), (), self.limit_of(name)))
         )
         heads = owner.heads()
-        if owner.groups.is_full:
+        if owner.room.is_full:
             held = {row.group for row in self.table.values() if self.is_held(row)}
-            if not heads and len(held) < owner.groups.units_max - 1:
+            if not heads and len(held) < owner.room.units_max - 1:
                 raise Difference(f"is full and offers nothing, and only {held} were delivered from")
             best = [head for head in best if head in heads]
         if best[:1] != heads[:1]:

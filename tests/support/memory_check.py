@@ -176,7 +176,7 @@ def _index(shard: OwnedShard, rows: Sequence[Row]) -> Iterator[str]:
 
 def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
     """Yield how the groups of a topic with a limit differ from its rows, and its heads from what these allow."""
-    groups = shard.memory.limited_topics[topic]
+    groups = shard.memory.limited_topics[topic].groups
     limit = groups.limit
     # A head of a fair topic has the turn of its group in its key, so heads are compared by their numbers.
     keys = {row.id: row.order_key for row in rows}
@@ -194,9 +194,9 @@ def _limited_topic(shard: OwnedShard, topic: tuple[str, str], rows: Sequence[Row
             yield f"{topic}: {difference}"
     elif window - {row.order_key for row in rows if row.attempt and row.item_group is not None}:
         yield f"invariant 13: {topic} has heads that wait before the rows of delivered items were read"
-    reserved = set(groups._reserved)
+    reserved = set(groups.reserved)
     # An item that is cancelled while its lease is queued, or was refused a moment ago, keeps its permit until that has ended.
-    cancelled = {groups._reserved[number].name for number in reserved.difference(row.id for row in rows)}
+    cancelled = {groups.reserved[number].name for number in reserved.difference(row.id for row in rows)}
     for name, items in by_group.items():
         ready = sorted(row.order_key for row in items if row.state is State.READY and row.id not in reserved)
         heads = sorted(window.intersection(ready))

@@ -248,6 +248,10 @@ class Group:
             busy = len({key & NUMBER_MAX for key in self.leased}.union(self.reserved)) if busy else len(self.reserved)
         return max(0, limit - busy)
 
+    def offers(self, key: OrderKey) -> bool:
+        """Return whether an item is a head. In a fair topic, its key has the turn of the group there."""
+        return key in self.heads or (bool(self.heads) and key == self.first)
+
     def items_before(self, key: OrderKey) -> int:
         """Return how many of its known READY items come before this one."""
         if key in self.returned:
@@ -259,8 +263,7 @@ class Group:
 
         None: the group does not hold it back.
         """
-        number = key & NUMBER_MAX
-        if key in self.heads or number in self.reserved or (self.heads and key == self.first):
+        if self.offers(key) or key & NUMBER_MAX in self.reserved:
             return None
         busy = [*self.reserved, *[each & NUMBER_MAX for each in self.leased]]
         if limit == STRICT:

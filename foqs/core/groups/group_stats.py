@@ -1,6 +1,6 @@
 """What a list shows of a group: its state, its figures, and its place among others.
 
-Always true: the figures of a group cost the same, however many groups the topic has. Reads what `TopicGroups` has in memory,
+Always true: the figures of a group cost the same, however many groups the topic has. Reads what `LimitedTopic` has in memory,
 and changes nothing. Knows no shard and no row.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
-from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.items.item import NUMBER_MAX, OrderKey, unpack_order_key
 
 BLOCKERS_MAX: Final = 10
@@ -94,9 +94,9 @@ def first_ready(group: Group) -> OrderKey | None:
     return group.returned[0] if group.returned else group.waiting[0] if group.waiting else None
 
 
-def figures_of(group: Group, groups: TopicGroups) -> GroupFigures:
+def figures_of(group: Group, topic: LimitedTopic) -> GroupFigures:
     """Return the figures of a group of this topic."""
-    limit, turns = groups.limit, groups.turns
+    limit, turns = topic.groups.limit, topic.groups.turns
     state = state_of(group, limit)
     busy = _busy(group)
     blockers: list[int] = []
@@ -106,7 +106,7 @@ def figures_of(group: Group, groups: TopicGroups) -> GroupFigures:
     elif state is GroupState.BACKING_OFF:
         blockers = [group.backing_off[0] & NUMBER_MAX]
         place_ms = unpack_order_key(group.backing_off[0])[1]
-        resumes_at_ms = groups.backoff_ends.get(blockers[0], place_ms)
+        resumes_at_ms = topic.strict_items.backoff_ends.get(blockers[0], place_ms)
     return GroupFigures(
         group.name,
         state,

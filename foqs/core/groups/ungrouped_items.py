@@ -17,44 +17,52 @@ class UngroupedItems:
     Attributes:
         keys: those up to the boundary of the topic, in order.
         reserved: the keys of the items that dequeues have reserved, by number.
+        changes: the keys that have become heads since `TopicHeads.take_changes`, or are none any more.
     """
 
     def __init__(self) -> None:
         self.keys: list[OrderKey] = []
         self.reserved: dict[int, OrderKey] = {}
+        self.changes: dict[OrderKey, bool] = {}
 
     def __contains__(self, key: OrderKey) -> bool:
         at = bisect_left(self.keys, key)
         return at < len(self.keys) and self.keys[at] == key
 
-    def add(self, key: OrderKey) -> bool:
-        """Add an item that waits. Return whether it is a new head."""
+    def add(self, key: OrderKey) -> None:
+        """Add an item that waits. A known one is ignored."""
         at = bisect_left(self.keys, key)
         if at < len(self.keys) and self.keys[at] == key:
-            return False
+            return
         self.keys.insert(at, key)
         if key & NUMBER_MAX in self.reserved:
             self.reserved[key & NUMBER_MAX] = key
-            return False
-        return True
+        else:
+            self.changes[key] = True
 
     def discard(self, key: OrderKey) -> None:
         """Remove an item that does not wait any more. An unknown one is ignored."""
+        self.changes[key] = False
         at = bisect_left(self.keys, key)
         if at < len(self.keys) and self.keys[at] == key:
             del self.keys[at]
 
-    def end_reservation(self, number: int) -> OrderKey | None:
-        """End the reservation of an item. Return its key if it is a head again."""
+    def end_reservation(self, number: int) -> None:
+        """End the reservation of an item, if it was reserved. It is a head again if it still waits."""
         key = self.reserved.pop(number, None)
-        return key if key is not None and key in self else None
+        if key is not None and key in self:
+            self.changes[key] = True
 
-    def forget_above(self, boundary: OrderKey) -> list[OrderKey]:
-        """Forget the items above the boundary, which has fallen, and return their keys."""
+    def forget_above(self, boundary: OrderKey) -> None:
+        """Forget the items above the boundary, which has fallen."""
         end = bisect_right(self.keys, boundary)
-        forgotten = self.keys[end:]
+        self.changes.update(dict.fromkeys(self.keys[end:], False))
         del self.keys[end:]
-        return forgotten
+
+    def forget_all(self) -> None:
+        """Forget all items. Reservations stay."""
+        self.keys.clear()
+        self.changes.clear()
 
     @property
     def units(self) -> int:

@@ -25,8 +25,8 @@ from foqs.core.groups.group_stats import (
     rank_function,
     state_of,
 )
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import UNGROUPED
-from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import TopicName, format_id, unpack_order_key
 from foqs.queue.port import GroupList, GroupStats, WantedGroups
 from foqs.shard.shard import OwnedShard
@@ -52,13 +52,13 @@ class _GroupCounts:
         self._wanted = wanted
         self._rank = rank_function(wanted.order)
         self._entries = count()
-        self._first: list[tuple[GroupRank, int, OwnedShard, TopicGroups, Group]] = []
+        self._first: list[tuple[GroupRank, int, OwnedShard, LimitedTopic, Group]] = []
         """A heap of at most `limit` groups. The numbers make all entries different: of equal ranks, the earlier one comes first."""
 
-    def add(self, shard: OwnedShard, groups: TopicGroups, some: Sequence[Group], now_ms: int) -> None:
+    def add(self, shard: OwnedShard, limited: LimitedTopic, some: Sequence[Group], now_ms: int) -> None:
         """Count these groups."""
         wanted = self._wanted
-        limit = groups.limit
+        limit = limited.groups.limit
         for group in some:
             if group.name.startswith(UNGROUPED):
                 self.ungrouped += len(group.waiting)
@@ -70,13 +70,13 @@ class _GroupCounts:
             first = first_ready(group)
             age_ms = None if first is None else max(0, now_ms - unpack_order_key(first)[1])
             rank = self._rank(len(group.waiting) + len(group.returned), group.cut < ABOVE_ALL, age_ms)
-            entry = (rank, -next(self._entries), shard, groups, group)
+            entry = (rank, -next(self._entries), shard, limited, group)
             if len(self._first) < wanted.limit:
                 heappush(self._first, entry)
             elif rank > self._first[0][0]:
                 heapreplace(self._first, entry)
 
-    def first(self) -> list[tuple[OwnedShard, TopicGroups, Group]]:
+    def first(self) -> list[tuple[OwnedShard, LimitedTopic, Group]]:
         """Return the first groups in order."""
         return [entry[2:] for entry in sorted(self._first, key=lambda entry: entry[:2], reverse=True)]
 
@@ -93,13 +93,14 @@ async def list_groups(
     for place, shard in enumerate(shards):
         if place:
             await asyncio.sleep(0)
-        groups = shard.memory.limited_topics.get(topic)
-        if groups is None:
+        limited = shard.memory.limited_topics.get(topic)
+        if limited is None:
             continue
         shard.request_groups(topic)
-        is_full = is_full or groups.is_full
+        groups = limited.groups
+        is_full = is_full or limited.room.is_full
         is_partial = is_partial or (groups.is_partial and shard.memory.has_topic(topic))
-        counts.ungrouped += len(groups.ungrouped_keys())
+        counts.ungrouped += len(groups.ungrouped.keys)
         if wanted.group is not None:
             group = groups.get(wanted.group)
             found = [] if group is None else [group]
@@ -112,7 +113,7 @@ async def list_groups(
                 if loop.time() >= ends_at_s:
                     is_partial = True
                     break
-            counts.add(shard, groups, found[start : start + GROUPS_PER_STEP], shard.now_ms())
+            counts.add(shard, limited, found[start : start + GROUPS_PER_STEP], shard.now_ms())
     return GroupList(
         await _stats_of(counts.first(), all_shards.values(), topic, wanted.states),
         counts.by_state,
@@ -125,19 +126,19 @@ async def list_groups(
 
 
 async def _stats_of(
-    first: Sequence[tuple[OwnedShard, TopicGroups, Group]],
+    first: Sequence[tuple[OwnedShard, LimitedTopic, Group]],
     shards: Collection[OwnedShard],
     topic: TopicName,
     states: frozenset[GroupState] | None,
 ) -> list[GroupStats]:
     """Return the figures of these groups as they are now, without those that have left the memory or the wanted states."""
     stats: list[GroupStats] = []
-    for place, (shard, groups, group) in enumerate(first):
+    for place, (shard, limited, group) in enumerate(first):
         if place and not place % FIGURES_PER_STEP:
             await asyncio.sleep(0)
-        if shard.memory.limited_topics.get(topic) is not groups or groups.get(group.name) is not group:
+        if shard.memory.limited_topics.get(topic) is not limited or limited.groups.get(group.name) is not group:
             continue
-        figures = figures_of(group, groups)
+        figures = figures_of(group, limited)
         if states is None or figures.state in states:
             stats.append(_stats(shard, shards, topic, figures))
     return stats

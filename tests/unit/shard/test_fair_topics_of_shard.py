@@ -81,7 +81,7 @@ def test_groups_of_all_shards_take_turns(weights: Mapping[str, int], most: int) 
             assert worst_wait(delivered, waiting, weights) <= 1
         turns = sum([2 * weights.get(name, 1) for name in waiting])
         assert set(delivered[:turns]) == set(waiting)
-        assert len({id(shard.memory.limited_topics[TOPIC].turns) for shard in engine.shards.values()}) == 1
+        assert len({id(shard.memory.limited_topics[TOPIC].groups.turns) for shard in engine.shards.values()}) == 1
 
     run_in_world(story)
 
@@ -192,7 +192,7 @@ def test_rows_behind_a_long_group_are_read_without_pauses(monkeypatch: pytest.Mo
         await world.pass_s(1)
         assert reads.page_count >= 8
         assert len(pauses) <= 1, "only after the last page"
-        assert engine.shards[1].memory.limited_topics[TOPIC].get("bert") is not None
+        assert engine.shards[1].memory.limited_topics[TOPIC].groups.get("bert") is not None
 
     run_in_world(story)
 
@@ -251,9 +251,9 @@ def test_weights_that_change_count_from_the_next_turn_on() -> None:
         await put(caller, *["anna"] * 100, *["bert"] * 100)
         delivered = await serve_one_by_one(caller, 20)
         assert abs(Counter(delivered)["anna"] - 10) <= 1
-        groups = engine.shards[1].memory.limited_topics[TOPIC]
+        limited = engine.shards[1].memory.limited_topics[TOPIC]
         set_rules(engine, {"t": replace(BY_ITEMS, weights={"anna": 4})})
-        assert engine.shards[1].memory.limited_topics[TOPIC] is groups, "nothing is read again"
+        assert engine.shards[1].memory.limited_topics[TOPIC] is limited, "nothing is read again"
         delivered = await serve_one_by_one(caller, 50)
         assert abs(Counter(delivered)["anna"] - 40) <= 2
 

@@ -202,7 +202,7 @@ def test_topics_with_limits_share_the_memory_for_groups() -> None:
         caller = Caller(world, engine)
 
         def sizes() -> dict[str, int]:
-            return {topic: len(groups) for (_, topic), groups in memory.limited_topics.items()}
+            return {topic: len(limited.groups) for (_, topic), limited in memory.limited_topics.items()}
 
         await caller.enqueue([grouped(f"group {number}") for number in range(20)])
         got = (await caller.dequeue([("t", 1)], 2_000)).items
@@ -344,7 +344,7 @@ def test_full_topic_uses_memory_that_another_topic_gives_back(waits_here: bool) 
     async def story(world: World) -> None:
         engine = await world.counted_engine(EIGHT_GROUPS)
         await limit(engine, {"t": 1, "u": 1})
-        groups = engine.shards[1].memory.limited_topics["default", "t"]
+        limited = engine.shards[1].memory.limited_topics["default", "t"]
         caller = Caller(world, engine)
         await caller.enqueue([grouped(f"group {number}", "u") for number in range(6)])
         of_u: list[RowView] = []
@@ -353,8 +353,8 @@ def test_full_topic_uses_memory_that_another_topic_gives_back(waits_here: bool) 
         assert len(of_u) == 6
         await caller.enqueue([grouped(f"group {number}") for number in range(8)])
         while (await caller.get(count=8, wait_ms=500, lease_ms=600_000)).items:
-            assert len(groups) <= 4
-        assert groups.is_full
+            assert len(limited.groups) <= 4
+        assert limited.room.is_full
         waiting = asyncio.ensure_future(caller.get(wait_ms=60_000, timeout_s=90)) if waits_here else None
         await world.pass_s(1)
         counts = engine.shards[1].counts
@@ -363,7 +363,7 @@ def test_full_topic_uses_memory_that_another_topic_gives_back(waits_here: bool) 
         if waiting is None:
             assert ("default", "t") in counts.changed, "other hosts do not know of it"
         assert (await (waiting or caller.get(wait_ms=1_000))).items
-        assert len(groups) > 4
+        assert len(limited.groups) > 4
 
     run_in_world(story)
 
@@ -389,8 +389,8 @@ def test_strict_topic_is_delivered_that_is_full_of_ended_leases_before_its_first
             caller = Caller(world, engine)
         await limit(engine, {"t": new})
         await world.pass_s(30)
-        groups = engine.shards[1].memory.limited_topics["default", "t"]
-        assert (groups.is_read, groups.is_full) == (False, True)
+        limited = engine.shards[1].memory.limited_topics["default", "t"]
+        assert (limited.groups.is_read, limited.room.is_full) == (False, True)
         delivered = 0
         while items := (await caller.get(count=8, wait_ms=500)).items:
             delivered += len(items)
@@ -457,7 +457,7 @@ def test_heads_of_a_topic_with_a_limit_evict_no_keys_of_another_topic() -> None:
         await limit(engine, {"t": 100})
         await caller.enqueue([grouped("anna")])
         await caller.do(EventKind.ACK, (await caller.get(wait_ms=1_000)).items)
-        await world.until(lambda: shard.memory.limited_topics["default", "t"].boundary == ABOVE_ALL)
+        await world.until(lambda: shard.memory.limited_topics["default", "t"].groups.boundary == ABOVE_ALL)
         await caller.enqueue([grouped(group) for group in GROUPS for _ in range(7)])
         assert len(shard.index.peek(("default", "t"), 100)) == 35
         assert len(shard.index.peek(("default", "u"), 100)) == 40
@@ -569,12 +569,12 @@ def test_changed_policy_costs_the_topic_that_it_changes(monkeypatch: pytest.Monk
         assert asked == ["t7", "t7"], "each of two shards has asked for the turns of one topic"
         assert len(set(map(id, compared))) == 1, "all rules are compared once for the host"
         for shard, former in zip(engine.shards.values(), before, strict=True):
-            groups = shard.memory.limited_topics
-            assert len(groups) == 52
-            assert all(groups[topic] is own for topic, own in former.items()), "the groups stay"
-            turns = groups["default", "t7"].turns
-            assert turns is not None
-            assert (groups["default", "t7"].limit, turns.weights) == (5, {"anna": 2})
+            limited = shard.memory.limited_topics
+            assert len(limited) == 52
+            assert all(limited[topic] is own for topic, own in former.items()), "the groups stay"
+            groups = limited["default", "t7"].groups
+            assert groups.turns is not None
+            assert (groups.limit, groups.turns.weights) == (5, {"anna": 2})
             assert ("default", "new") in shard.memory.limited_names
         set_rules(engine, {"limited": GroupRules(3), "t0": GroupRules(fair=Fairness.ITEMS)})
         for shard in engine.shards.values():

@@ -192,11 +192,11 @@ def test_groups_of_named_topics_are_shown_and_others_are_summed_up(monkeypatch: 
         def values(name: str) -> dict[str, float]:
             return {labels[-1]: value for (metric, *labels), value in found.items() if metric == name}
 
-        groups = [shard.memory.limited_topics for shard in engine.shards.values()]
+        limited = [shard.memory.limited_topics for shard in engine.shards.values()]
         assert values("foqs_topic_groups") == {
             "strict": 6,
-            "fair": sum(len(each["default", "fair"]) for each in groups),
-            "other": sum(len(each["default", "small"]) for each in groups),
+            "fair": sum(len(each["default", "fair"].groups) for each in limited),
+            "other": sum(len(each["default", "small"].groups) for each in limited),
         }
         assert values("foqs_topic_deliverable_items") == {"strict": 3}, "three of six groups have a leased item"
 

@@ -10,14 +10,18 @@ from typing import Final
 import pytest
 
 from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
+from foqs.core.groups.group_room import FAIR_KEYS_MAX
 from foqs.core.groups.places import UNGROUPED
-from foqs.core.groups.topic_groups import FAIR_KEYS_MAX, TopicGroups
+from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.topic_heads import TopicHeads
+from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.groups.topic_turns import TURN, TopicTurns
+from foqs.core.groups.waiting_items import place_in_turn
 from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key, unpack_order_key
 from foqs.core.memory.best_items import reserve_best
-from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner, owner_with
 from tests.support.example_counts import examples
-from tests.support.fair_histories import owner_with, play
+from tests.support.fair_histories import play
 from tests.support.plain_groups import PlainItem, Table
 
 HISTORIES: Final = examples(200)
@@ -81,14 +85,14 @@ def test_turns_that_shards_count_apart_are_found() -> None:
     assert any(play(seed, CoreGroupOwner, has_own_turns=True) for seed in range(PLANTED_HISTORIES_MAX))
 
 
-class OffersByTime(TopicGroups):
+class OffersByTime(TopicHeads):
     """The heads of groups are in the order of their items."""
 
     def _fair_heads(self, group: Group) -> list[OrderKey]:
         return [group.first] if super()._fair_heads(group) else []
 
 
-class OffersNextHeadLater(TopicGroups):
+class OffersNextHeadLater(TopicHeads):
     """The next head of a group comes with the next flush, and not in the step of the reservation."""
 
     def _take_turn(self, group: Group, turns: TopicTurns, items: int = 1) -> list[OrderKey]:
@@ -100,11 +104,11 @@ class OffersNextHeadLater(TopicGroups):
 class OneGroupOfItemsWithoutOne(TopicGroups):
     """All items without a group are one group."""
 
-    def _own_name(self, name: str, key: OrderKey) -> str:
+    def own_name(self, name: str, key: OrderKey) -> str:
         return f"{UNGROUPED}all" if name == UNGROUPED else name
 
 
-class ReadsOnDemandOnly(TopicGroups):
+class ReadsOnDemandOnly(TopicPages):
     """The boundary is raised only if no head is known."""
 
     @property
@@ -112,17 +116,16 @@ class ReadsOnDemandOnly(TopicGroups):
         return False
 
 
-class LosesTurnAtLookup(TopicGroups):
+class LosesTurnAtLookup(TopicHeads):
     """A long group whose next items must be read begins again."""
 
-    def _heads(self, group: Group) -> list[OrderKey]:
-        heads = super()._heads(group)
-        group.is_waiting = bool(heads)
-        return heads
+    def update(self, group: Group) -> None:
+        super().update(group)
+        group.is_waiting = bool(group.heads)
 
 
 @pytest.mark.parametrize("mistake", [OffersByTime, OffersNextHeadLater, OneGroupOfItemsWithoutOne, ReadsOnDemandOnly])
-def test_planted_mistake_in_groups_is_found(mistake: type[TopicGroups]) -> None:
+def test_planted_mistake_in_groups_is_found(mistake: type) -> None:
     owner_type = owner_with(mistake)
     assert any(play(seed, owner_type) for seed in range(PLANTED_HISTORIES_MAX))
 
@@ -163,14 +166,14 @@ def deliver(owner: CoreGroupOwner) -> int:
 
 def test_group_with_very_many_items_costs_a_new_group_nothing() -> None:
     owner = CountingOwner(table_of(ready(number, "large") for number in range(1, 1_001)), NO_LIMIT, 1_000, 40, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     assert owner.groups.boundary == ABOVE_ALL
     deliver(owner)
     owner.read_all()
     owner.rows_read = 0
     owner.commit({2_000: ready(2_000, "small")})
-    assert owner.groups.next_kind is None
+    assert owner.pages.next_kind is None
     assert 2_000 in {deliver(owner) for _ in range(3)}
     assert owner.rows_read == 0
 
@@ -178,7 +181,7 @@ def test_group_with_very_many_items_costs_a_new_group_nothing() -> None:
 @pytest.mark.parametrize("count", [1, 7])
 def test_group_that_is_alone_is_delivered_in_order_and_reads_each_row_about_once(count: int) -> None:
     owner = CountingOwner(table_of(ready(number, "alone") for number in range(1, 601)), NO_LIMIT, 1_000, 40, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     owner.rows_read = 0
     delivered: list[int] = []
@@ -193,19 +196,19 @@ def test_group_that_is_alone_is_delivered_in_order_and_reads_each_row_about_once
     assert owner.rows_read <= 600 * 1.7
 
 
-@pytest.mark.parametrize("groups_type", [TopicGroups, LosesTurnAtLookup])
-def test_long_group_keeps_its_turn_while_its_next_items_are_read(groups_type: type[TopicGroups]) -> None:
+@pytest.mark.parametrize("heads_type", [TopicHeads, LosesTurnAtLookup])
+def test_long_group_keeps_its_turn_while_its_next_items_are_read(heads_type: type[TopicHeads]) -> None:
     lines = {"long": (1, 2, 30), "b": (4, 5), "c": (6, 7)}
     table = table_of(ready(number, name) for name, numbers in lines.items() for number in numbers)
-    owner = owner_with(groups_type)(table, NO_LIMIT, 100, 2, turns())
-    owner.groups.request_more()
+    owner = owner_with(heads_type)(table, NO_LIMIT, 100, 2, turns())
+    owner.pages.request_more()
     owner.read_all()
     assert [deliver(owner) for _ in range(6)] == [1, 4, 6, 2, 5, 7]
     owner.commit({8: ready(8, "d")})
     assert deliver(owner) == 8, "the next item of the long group is not known yet"
     owner.commit({9: ready(9, "e")})
     owner.read_all()
-    assert deliver(owner) == (30 if groups_type is TopicGroups else 9)
+    assert deliver(owner) == (30 if heads_type is TopicHeads else 9)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -214,7 +217,7 @@ def test_locked_group_keeps_its_turn_whether_it_is_long_or_short(limit: int) -> 
     lines = {"long": range(1, 31), "short": range(31, 31 + limit + 1), "other": range(41, 81)}
     table = table_of(ready(number, name) for name, numbers in lines.items() for number in numbers)
     owner = CheckedCoreGroupOwner(table, limit, 1_000, limit + 1, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     held: list[int] = []
     while len(held) < 2 * limit:
@@ -249,10 +252,10 @@ def test_more_groups_than_fit_into_memory_are_all_delivered() -> None:
     table = table_of(ready(number, f"group {number % 60}") for number in range(1, 301))
     owner = type("Owner", (CheckedCoreGroupOwner,), {"page_rows": 20})(table, NO_LIMIT, 16, 9, turns())
     delivered: list[int] = []
-    owner.groups.request_more()
+    owner.pages.request_more()
     while table:
         owner.read_all()
-        assert owner.groups.units <= 16
+        assert owner.room.units <= 16
         delivered.append(deliver(owner))
     assert sorted(delivered) == [*range(1, 301)]
 
@@ -260,10 +263,10 @@ def test_more_groups_than_fit_into_memory_are_all_delivered() -> None:
 def test_full_memory_of_a_fair_topic_is_not_read_without_end() -> None:
     table = table_of(ready(number, f"group {number}") for number in range(1, 101))
     owner = CountingOwner(table, NO_LIMIT, 16, 9, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
-    assert owner.groups.next_kind is None
-    assert owner.groups.units >= 12
+    assert owner.pages.next_kind is None
+    assert owner.room.units >= 12
     owner.rows_read = 0
     for number in range(200, 260):
         owner.commit({number: ready(number, f"new {number}")})
@@ -275,14 +278,14 @@ def test_few_groups_know_many_items_and_many_groups_know_few() -> None:
     for groups, most in ((1, 1_000), (10, 400), (1_000, 7)):
         owner = CoreGroupOwner({}, NO_LIMIT, 1_000, FAIR_KEYS_MAX, turns())
         for number in range(groups):
-            owner.groups._add_group(f"group {number}")
-        assert owner.groups._group_keys_max == most
+            owner.groups.add(f"group {number}")
+        assert owner.room.group_keys_max == most
 
 
 def test_long_groups_give_room_to_new_ones_before_the_boundary_falls() -> None:
     table = table_of(ready(number, f"long {number % 4}") for number in range(1, 241))
     owner = type("Owner", (CheckedCoreGroupOwner,), {"page_rows": 50})(table, NO_LIMIT, 40, 100, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     assert owner.groups.boundary == ABOVE_ALL
     for number in range(300, 325):
@@ -296,7 +299,7 @@ def test_items_without_a_group_take_turns_with_groups() -> None:
         [*[ready(number, "a") for number in range(1, 6)], *[ready(number, UNGROUPED) for number in (6, 7)]]
     )
     owner = CheckedCoreGroupOwner(table, NO_LIMIT, 100, 9, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     delivered = [deliver(owner) for _ in range(7)]
     assert set(delivered[:3]) == {1, 6, 7}
@@ -306,7 +309,7 @@ def test_leased_items_are_remembered_only_if_something_counts_them() -> None:
     leased = PlainItem(1, "a", 0, 1, State.LEASED, 1)
     for limit, by_time, is_known in ((NO_LIMIT, False, False), (NO_LIMIT, True, True), (2, False, True)):
         owner = CheckedCoreGroupOwner(table_of([leased]), limit, 100, 9, turns(by_time=by_time))
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
         assert (owner.groups.get("a") is not None) == is_known
         owner.commit({2: ready(2, "b")})
@@ -316,7 +319,7 @@ def test_leased_items_are_remembered_only_if_something_counts_them() -> None:
 
 def test_head_whose_group_gets_a_better_item_keeps_its_turn() -> None:
     owner = CheckedCoreGroupOwner(table_of([ready(5, "a"), ready(6, "b")]), NO_LIMIT, 100, 9, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     group = owner.groups.get("a")
     assert group is not None
@@ -338,7 +341,7 @@ def test_dequeue_of_many_items_takes_the_same_as_dequeues_of_one(shards: int, *,
         tables = [table_of(item for item in items if ord(item.group) % shards == shard) for shard in range(shards)]
         owners = [CoreGroupOwner(table, NO_LIMIT, 1_000, 100, own_turns) for table in tables]
         for owner in owners:
-            owner.groups.request_more()
+            owner.pages.request_more()
             owner.read_all()
         found = []
         for count in counts:
@@ -353,11 +356,11 @@ def test_dequeue_of_many_items_takes_the_same_as_dequeues_of_one(shards: int, *,
 def test_place_of_an_item_in_its_group_counts_returned_items_of_a_strict_group_first() -> None:
     returned = [replace(ready(number, "a"), attempt=1) for number in (4, 5, 6)]
     owner = CoreGroupOwner(table_of([*returned, ready(1, "a", -1), ready(2, "a")]), 1, 100, 9, turns())
-    owner.groups.request_more()
+    owner.pages.request_more()
     owner.read_all()
     keys = [pack_order_key(0, number, number) for number in (4, 5, 6)]
     keys += [pack_order_key(-1, 1, 1), pack_order_key(0, 2, 2)]
-    assert [owner.groups.place_in_turn("a", key)[1] for key in keys] == [0, 1, 2, 3, 4]
+    assert [place_in_turn(owner.groups, "a", key)[1] for key in keys] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("limit", [NO_LIMIT, 1, 2])
@@ -366,9 +369,9 @@ def test_items_that_come_next_are_known_in_their_order_without_reserving_them(li
     owner = CheckedCoreGroupOwner(table_of(items), limit, 1_000, 100, turns())
     owner.groups.turns.weights = {"a": 3, "d": 2}  # type: ignore[union-attr]
     owner.read_all()
-    upcoming = [order_key_number(key) for _, key in owner.groups.upcoming(owner.window())]
-    assert owner.groups.prefetched_left == 0
-    owner.groups.prefetched_left = 5
+    upcoming = [order_key_number(key) for _, key in owner.limited.heads.upcoming(owner.window())]
+    assert owner.limited.heads.prefetched_left == 0
+    owner.limited.heads.prefetched_left = 5
     delivered: list[int] = []
     while len(delivered) < len(upcoming):
         reserved = owner.reserve_best()
@@ -377,4 +380,4 @@ def test_items_that_come_next_are_known_in_their_order_without_reserving_them(li
         delivered += reserved
     assert upcoming == delivered
     assert len(upcoming) == (59 if limit == NO_LIMIT else 5 * limit)
-    assert owner.groups.prefetched_left == 0
+    assert owner.limited.heads.prefetched_left == 0

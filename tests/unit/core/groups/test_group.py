@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from foqs.core.groups.group import KEYS_PER_UNIT, STRICT, Group
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import UNGROUPED, GroupPlace
-from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.waiting_items import find_holders
 from foqs.core.items.item import OrderKey, pack_order_key
 
 
@@ -85,15 +86,20 @@ def test_each_known_item_counts_in_the_memory_of_its_group(place: str) -> None:
 
 
 def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_if_the_memory_is_full() -> None:
-    groups = TopicGroups(STRICT, 1)
-    assert groups.holders("a", key(1)) is None, "a read is needed, and nothing else holds it back"
-    groups.purge()  # there are no rows to read
-    assert groups.holders("a", key(1)) is None
+    limited = LimitedTopic(STRICT, 1)
+    groups = limited.groups
+
+    def holders(name: str, number: int) -> list[int] | None:
+        return find_holders(groups, name, key(number), is_full=limited.room.is_full)
+
+    assert holders("a", 1) is None, "a read is needed, and nothing else holds it back"
+    limited.purge()  # there are no rows to read
+    assert holders("a", 1) is None
     groups.follow("b", None, (GroupPlace.LEASED, key(2)))
-    groups.settle()
-    assert groups.holders("a", key(3)) == []
-    assert groups.holders("b", key(4)) == [2]
-    assert groups.holders(UNGROUPED, key(5)) == []
+    limited.settle()
+    assert holders("a", 3) == []
+    assert holders("b", 4) == [2]
+    assert holders(UNGROUPED, 5) == []
     groups.follow(UNGROUPED, None, (GroupPlace.WAITING, key(6)))
-    groups.settle()
-    assert groups.holders(UNGROUPED, key(6)) is None
+    limited.settle()
+    assert holders(UNGROUPED, 6) is None

@@ -12,10 +12,14 @@ import pytest
 
 from foqs.core.groups.group import ABOVE_ALL, STRICT, Group
 from foqs.core.groups.group_page import GroupPage
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import GroupPlace, Placed
-from foqs.core.groups.topic_groups import HeadChanges, TopicGroups
+from foqs.core.groups.strict_items import StrictItems
+from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.topic_heads import HeadChanges, TopicHeads
+from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, pack_order_key
-from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner
+from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner, owner_with
 from tests.support.example_counts import examples
 from tests.support.group_histories import History, RunHistory, play
 from tests.support.plain_groups import PlainItem
@@ -119,28 +123,28 @@ class NewItemUnlocks(TopicGroups):
         super().follow(name, old, new)
 
 
-class ForgetsLeasesAtTakeover(TopicGroups):
+class ForgetsLeasesAtTakeover(TopicPages):
     """A new owner does not read the leases."""
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         super()._add_delivered(page, [row for row in rows if row.state is not State.LEASED], end)
 
 
-class ForgetsReturnedItemsAtTakeover(TopicGroups):
-    """A new owner of strict groups reads the leases, and not the items that were delivered before."""
+class ForgetsReturnedItemsAtTakeover(TopicPages):
+    """A new owner of strict groups knows the leases, and not the items that were delivered before."""
 
-    def _states_to_read(self) -> list[State]:
-        return [State.LEASED]
+    def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
+        super()._add_delivered(page, [row for row in rows if row.state is State.LEASED], end)
 
 
-class BelievesPages(TopicGroups):
+class BelievesPages(TopicPages):
     """What a page shows counts, although a flush has changed it since."""
 
     def start_page(self, rows_max: int) -> GroupPage | None:
         page = super().start_page(rows_max)
         if page is not None:
-            self._page = _BelievingPage(page.kind, page.state, page.after, page.rows_max)
-        return self._page if page is not None else None
+            self._groups.page = _BelievingPage(page.kind, page.state, page.after, page.rows_max)
+        return self._groups.page if page is not None else None
 
 
 class _BelievingPage(GroupPage):
@@ -150,29 +154,29 @@ class _BelievingPage(GroupPage):
         pass
 
 
-class ForgetsHeldGroups(TopicGroups):
+class ForgetsHeldGroups(LimitedTopic):
     """A memory that is full forgets groups although their items are leased."""
 
     def _make_room(self) -> None:
-        for group in self.groups():
+        for group in self.groups.by_name.values():
             if not group.reserved:
                 group.forget()
-                self._touched[group] = None
+                self.groups.touched[group] = None
         self._settle_touched()
-        if self.units > self.units_max:
+        if self.room.units > self.room.units_max:
             super()._make_room()
 
 
-class UsesPageBehindTheBoundary(TopicGroups):
+class UsesPageBehindTheBoundary(LimitedTopic):
     """The boundary has fallen while a page was read above it, and the page raises it again."""
 
     def _make_room(self) -> None:
         super()._make_room()
-        if self._page is not None:
-            self._page.is_void = False
+        if self.groups.page is not None:
+            self.groups.page.is_void = False
 
 
-class ExtendsFromBehind(TopicGroups):
+class ExtendsFromBehind(TopicPages):
     """A look-up raises the cuts of all short groups, also those whose next items lie before its page."""
 
     def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
@@ -192,41 +196,47 @@ class IgnoresCuts(TopicGroups):
         super().follow(name, old, new)
 
 
-class StaysFull(TopicGroups):
+class StaysFull(LimitedTopic):
     """A topic that was full delivers of no other group any more."""
 
     def settle(self) -> HeadChanges:
-        was_full = self.is_full
+        was_full = self.room.is_full
         changes = super().settle()
-        self.is_full = self.is_full or was_full
+        self.room.is_full = self.room.is_full or was_full
         return changes
 
 
-class OffersUncertainHeads(TopicGroups):
+class OffersUncertainHeads(TopicHeads):
     """Heads above the boundary are offered, although groups that are not in memory may have better ones."""
 
-    def settle(self) -> HeadChanges:
-        changes = super().settle()
+    def take_changes(self, end: OrderKey, boundary: OrderKey | None) -> HeadChanges:
+        changes = super().take_changes(end, boundary)
         changes.added = sorted({*changes.added, *self._above})
         changes.boundary = None if changes.boundary is None else ABOVE_ALL - 1
         return changes
 
 
-class LocksOnlyTheHead(TopicGroups):
-    """A run has the permit of its head alone, so the group goes on when that is settled."""
-
+class _PermitOfHead(TopicHeads):
     def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
         run = super().reserve_run(head, items_max, is_free)
         for key in run[1:]:
-            group = self._reserved.pop(key & NUMBER_MAX)
-            group.end_reservation(key & NUMBER_MAX, self.boundary)
+            group = self._groups.reserved.pop(key & NUMBER_MAX)
+            group.end_reservation(key & NUMBER_MAX, self._groups.boundary)
         return run
 
+
+class _LeaseOfHead(TopicGroups):
     def offer(self, group: Group) -> list[OrderKey]:
         copy = Group(group.name)
         copy.waiting, copy.returned, copy.backing_off = group.waiting, group.returned, group.backing_off
         copy.leased, copy.reserved = group.leased[:1], group.reserved
         return super().offer(copy)
+
+
+class LocksOnlyTheHead(CoreGroupOwner):
+    """A run has the permit of its head alone, so the group goes on when that is settled."""
+
+    mistakes = (_PermitOfHead, _LeaseOfHead)
 
 
 class BeginsSecondRun(TopicGroups):
@@ -239,11 +249,11 @@ class BeginsSecondRun(TopicGroups):
         return super().offer(copy)
 
 
-class RunPassesBackoff(TopicGroups):
+class RunPassesBackoff(TopicHeads):
     """A run goes on behind an item that backs off."""
 
     def reserve_run(self, head: OrderKey, items_max: int, is_free: Callable[[int], bool]) -> list[OrderKey]:
-        group = self._head_groups.get(head)
+        group = self.group_of.get(head)
         kept = [] if group is None else group.backing_off
         if group is not None:
             group.backing_off = []
@@ -271,10 +281,10 @@ class SupersedesAll(CoreGroupOwner):
     """Items before the one that has ended lose their tokens, too."""
 
     def behind(self, number: int) -> list[int]:
-        return [each for each in self.groups.leased_runs.get(number, ()) if each != number]
+        return [each for each in self.limited.strict_items.leased_runs.get(number, ()) if each != number]
 
 
-class ForgetsRunsAtTakeover(TopicGroups):
+class ForgetsRunsAtTakeover(StrictItems):
     """A new owner leaves the leases behind items that had ended early before it knew their groups."""
 
     def take_superseded(self) -> dict[int, int]:
@@ -318,21 +328,14 @@ PLANTED_IN_RUNS = (
 )
 
 
-def owner_with(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> type[CoreGroupOwner]:
-    """Return an owner with a mistake, which checks nothing itself: the histories must find it."""
-    if issubclass(mistake, CoreGroupOwner):
-        return mistake
-    return type(mistake.__name__, (CoreGroupOwner,), {"groups_type": mistake})
-
-
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_planted_mistake_is_found(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> None:
+def test_planted_mistake_is_found(mistake: type) -> None:
     owner_type = owner_with(mistake)
     assert any(play(seed, owner_type) for seed in range(PLANTED_HISTORIES_MAX))
 
 
 @pytest.mark.parametrize("mistake", PLANTED_IN_RUNS)
-def test_planted_mistake_in_runs_is_found(mistake: type[TopicGroups] | type[CoreGroupOwner]) -> None:
+def test_planted_mistake_in_runs_is_found(mistake: type) -> None:
     owner_type = owner_with(mistake)
     assert any(play(seed, owner_type, RunHistory) for seed in range(PLANTED_HISTORIES_MAX))
 
@@ -351,8 +354,8 @@ def reserve_all(owner: CoreGroupOwner) -> list[int]:
     return reserved
 
 
-@pytest.mark.parametrize("groups_type", [TopicGroups, ExtendsFromBehind])
-def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[TopicGroups]) -> None:
+@pytest.mark.parametrize("pages_type", [TopicPages, ExtendsFromBehind])
+def test_long_groups_are_each_read_on_from_their_own_cut(pages_type: type[TopicPages]) -> None:
     """The next items of one lie behind the last look-up, which goes on for another group first."""
     numbers = {"a": (1, 2, 15, 16), "b": (3, 21, 40, 41, 60, 61)}
     table = {n: PlainItem(n, group, 0, n, State.READY) for group, each in numbers.items() for n in each}
@@ -360,9 +363,9 @@ def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[Topic
         n: PlainItem(n, "locked", 0, n, State.LEASED if n > 50 else State.READY, n // 50)
         for n in (*range(5, 12), 51, 52)
     }
-    owner = type("Owner", (CoreGroupOwner,), {"groups_type": groups_type})(table, 2, 100, 2)
+    owner = owner_with(pages_type)(table, 2, 100, 2)
     for _ in range(40):
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     assert reserve_all(owner) == [1, 2, 3, 21]
     owner.commit({3: None, 21: None}, [3, 21])
@@ -375,7 +378,7 @@ def test_long_groups_are_each_read_on_from_their_own_cut(groups_type: type[Topic
         taken = reserve_all(owner)
         owner.commit(dict.fromkeys(taken), taken)
         delivered += taken
-    assert delivered == ([15, 16, 60, 61] if groups_type is TopicGroups else [60, 61])
+    assert delivered == ([15, 16, 60, 61] if pages_type is TopicPages else [60, 61])
 
 
 def test_higher_limit_makes_a_group_deliverable_that_was_locked() -> None:

@@ -15,8 +15,9 @@ from foqs.core.groups.group_stats import (
     rank_function,
     state_of,
 )
-from foqs.core.groups.topic_groups import TopicGroups
+from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.topic_turns import TopicTurns
+from foqs.core.groups.waiting_items import items_before
 from foqs.core.items.item import OrderKey, pack_order_key
 
 Place = Callable[[Group], None]
@@ -53,19 +54,19 @@ def cut_at(number: int) -> Place:
     return cut
 
 
-def group_of(groups: TopicGroups, *places: Place) -> Group:
+def group_of(limited: LimitedTopic, *places: Place) -> Group:
     """Return a group with items in these places, and what it offers."""
     group = Group("ada")
     for place in places:
         place(group)
-    group.heads = groups.offer(group)
+    group.heads = limited.groups.offer(group)
     return group
 
 
-def read_groups(limit: int, turns: TopicTurns | None = None) -> TopicGroups:
-    groups = TopicGroups(limit, 100, turns=turns)
-    groups.is_read = True
-    return groups
+def read_groups(limit: int, turns: TopicTurns | None = None) -> LimitedTopic:
+    limited = LimitedTopic(limit, 100, turns=turns)
+    limited.groups.is_read = True
+    return limited
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,10 @@ def read_groups(limit: int, turns: TopicTurns | None = None) -> TopicGroups:
 def test_state_of_a_group_and_what_holds_it_back(
     limit: int, places: list[Place], state: GroupState, blockers: list[int]
 ) -> None:
-    groups = read_groups(limit)
-    group = group_of(groups, *places)
+    limited = read_groups(limit)
+    group = group_of(limited, *places)
     assert state_of(group, limit) is state
-    figures = figures_of(group, groups)
+    figures = figures_of(group, limited)
     assert (figures.state, list(figures.blockers)) == (state, blockers)
     assert figures.ready == len(group.waiting) + len(group.returned)
     assert figures.has_more is (group.cut == key(9))
@@ -103,28 +104,28 @@ def test_state_of_a_group_and_what_holds_it_back(
 
 
 def test_an_item_that_is_leased_and_still_reserved_counts_once() -> None:
-    groups = read_groups(3)
-    figures = figures_of(group_of(groups, waits(1, 2), reserved(1), leased(1)), groups)
+    limited = read_groups(3)
+    figures = figures_of(group_of(limited, waits(1, 2), reserved(1), leased(1)), limited)
     assert (figures.leased, figures.state) == (1, GroupState.ELIGIBLE)
 
 
 def test_a_group_whose_delivered_items_were_not_read_is_unread() -> None:
-    groups = TopicGroups(STRICT, 100)
-    assert figures_of(group_of(groups, waits(1)), groups).state is GroupState.UNREAD
+    limited = LimitedTopic(STRICT, 100)
+    assert figures_of(group_of(limited, waits(1)), limited).state is GroupState.UNREAD
 
 
 def test_first_item_is_the_returned_one_and_a_backoff_names_its_end() -> None:
-    groups = read_groups(STRICT)
-    figures = figures_of(group_of(groups, waits(1), returned(7), backs_off(5)), groups)
+    limited = read_groups(STRICT)
+    figures = figures_of(group_of(limited, waits(1), returned(7), backs_off(5)), limited)
     assert figures.first == key(7)
     assert figures.resumes_at_ms == 1_005
-    assert figures_of(group_of(groups, waits(1)), groups).first == key(1)
-    assert figures_of(group_of(groups, leased(1)), groups).first is None
+    assert figures_of(group_of(limited, waits(1)), limited).first == key(1)
+    assert figures_of(group_of(limited, leased(1)), limited).first is None
 
 
 def test_as_many_blockers_are_named_as_the_bound_says() -> None:
-    groups = read_groups(2 * BLOCKERS_MAX)
-    figures = figures_of(group_of(groups, leased(*range(1, 2 * BLOCKERS_MAX + 1))), groups)
+    limited = read_groups(2 * BLOCKERS_MAX)
+    figures = figures_of(group_of(limited, leased(*range(1, 2 * BLOCKERS_MAX + 1))), limited)
     assert figures.blockers == tuple(range(1, BLOCKERS_MAX + 1))
     assert figures.leased == 2 * BLOCKERS_MAX
 
@@ -135,12 +136,12 @@ def test_as_many_blockers_are_named_as_the_bound_says() -> None:
 def test_leases_of_a_group_are_unknown_where_nothing_depends_on_them(
     limit: int, by_time: bool, counted: int | None
 ) -> None:
-    groups = read_groups(limit, TopicTurns(lambda: 0.0, {"ada": 5}, by_time=by_time))
-    group = group_of(groups, leased(1))
-    figures = figures_of(group, groups)
+    limited = read_groups(limit, TopicTurns(lambda: 0.0, {"ada": 5}, by_time=by_time))
+    group = group_of(limited, leased(1))
+    figures = figures_of(group, limited)
     assert (figures.leased, figures.weight, figures.head) == (counted, 5, None)
     group.heads = [key(2)]
-    assert figures_of(group, groups).head == key(2)
+    assert figures_of(group, limited).head == key(2)
 
 
 def test_ranks_put_the_largest_or_the_oldest_first() -> None:
@@ -151,7 +152,7 @@ def test_ranks_put_the_largest_or_the_oldest_first() -> None:
 
 
 def test_rank_of_an_item_in_its_group_counts_known_ready_items_before_it() -> None:
-    groups = read_groups(STRICT)
-    groups._groups["ada"] = group_of(groups, waits(2, 4), returned(5, 7))
-    assert [groups.items_before("ada", key(number)) for number in (5, 7, 2, 4, 9)] == [0, 1, 2, 3, 4]
-    assert groups.items_before("bob", key(1)) is None
+    limited = read_groups(STRICT)
+    limited.groups.by_name["ada"] = group_of(limited, waits(2, 4), returned(5, 7))
+    assert [items_before(limited.groups, "ada", key(number)) for number in (5, 7, 2, 4, 9)] == [0, 1, 2, 3, 4]
+    assert items_before(limited.groups, "bob", key(1)) is None

@@ -1,4 +1,4 @@
-"""The bounds of `TopicGroups`: groups beyond memory, long groups, and reads beside many changes and beside a producer."""
+"""The bounds of a limited topic: groups beyond memory, long groups, and reads beside many changes and beside a producer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from foqs.core.groups import group_page
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
+from foqs.core.groups.waiting_items import oldest_ms
 from foqs.core.items.item import State, order_key_number, pack_order_key
 from tests.support.builders import row
 from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
@@ -75,7 +76,7 @@ def test_groups_beyond_memory_are_delivered_in_the_order_of_their_heads(limit: i
         lease(owner, taken[0])
         owner.commit({taken[0]: None})
         delivered += taken
-        assert owner.groups.units <= UNITS_MAX
+        assert owner.room.units <= UNITS_MAX
     assert delivered == expected
 
 
@@ -117,7 +118,7 @@ def test_new_item_of_a_group_that_is_not_in_memory_comes_without_a_read() -> Non
     assert owner.heads()[0] == ((0, 1, 1), "new")
     owner.commit({99: ready(99, "later")})
     assert owner.groups.get("later") is None
-    assert owner.groups.next_kind is None
+    assert owner.pages.next_kind is None
 
 
 def test_old_items_are_delivered_beside_a_producer_of_better_ones_in_new_groups() -> None:
@@ -129,7 +130,7 @@ def test_old_items_are_delivered_beside_a_producer_of_better_ones_in_new_groups(
     while old < 40:
         reads += 1
         assert reads <= 60, f"{old} of 40 old items were delivered"
-        owner.groups.request_more()
+        owner.pages.request_more()
         if owner.start_read():
             owner.commit({100 + reads: ready(100 + reads, f"new {reads}")})
             owner.finish_read()
@@ -145,7 +146,7 @@ def test_long_group_is_delivered_beside_a_producer_in_new_groups_and_leased_grou
     while len([number for number in delivered if number <= 100]) < 100:
         reads += 1
         assert reads <= 150, f"{len(delivered)} items were delivered"
-        owner.groups.request_more()
+        owner.pages.request_more()
         if owner.start_read():
             owner.commit({1_000 + reads: ready(1_000 + reads, f"new {reads}")})
             owner.finish_read()
@@ -159,10 +160,10 @@ def test_refills_and_lookups_take_turns() -> None:
     owner = CheckedCoreGroupOwner(table, 2, 200, keys_max=4)
     kinds: list[PageKind] = []
     for _ in range(20):
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     for _ in range(8):
-        owner.groups.request_more()
+        owner.pages.request_more()
         deliver(owner)
         if owner.start_read():
             assert owner.read is not None
@@ -181,7 +182,7 @@ def test_long_groups_that_come_forward_at_different_speeds_share_their_lookups()
             del table[1 + turn * 40 + group]
     owner = CountingOwner(table, STRICT, 1_000, keys_max=8)
     while owner.groups.boundary < ABOVE_ALL:
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.start_read()
         owner.finish_read()
     owner.rows_read, items = 0, len(table)
@@ -202,7 +203,7 @@ def test_topic_whose_lookup_has_reached_its_end_reads_nothing_more() -> None:
     table = table_of(ready(number, "long") for number in range(1, 12))
     owner = CheckedCoreGroupOwner(table, STRICT, 100, keys_max=4)
     while owner.groups.boundary < ABOVE_ALL:
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     delivered: list[int] = []
     while table:
@@ -213,17 +214,17 @@ def test_topic_whose_lookup_has_reached_its_end_reads_nothing_more() -> None:
     assert delivered == [*range(1, 12)]
     owner.commit({12: ready(12, "another")})
     lease(owner, owner.reserve_best()[0])
-    assert owner.groups.next_kind is None
+    assert owner.pages.next_kind is None
 
 
 def test_dequeue_is_not_answered_empty_while_a_lookup_may_find_items() -> None:
     table = table_of(ready(number, f"group {number % 2}") for number in range(1, 41))
     owner = CheckedCoreGroupOwner(table, STRICT, 100, keys_max=4)
     while owner.groups.boundary < ABOVE_ALL:
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     deliver(owner)
-    assert owner.groups.next_kind is PageKind.LOOKUP
+    assert owner.pages.next_kind is PageKind.LOOKUP
     assert owner.index.needs_refill(TOPIC)
     owner.read_all()
     for _ in range(2):
@@ -242,9 +243,9 @@ def test_topic_whose_groups_are_all_under_delivery_reads_nothing_until_some_have
         if taken:
             lease(owner, taken[0])
     assert leased == [*range(1, UNITS_MAX + 1)]
-    assert owner.groups.is_full
-    owner.groups.request_more()
-    assert owner.groups.next_kind is None
+    assert owner.room.is_full
+    owner.pages.request_more()
+    assert owner.pages.next_kind is None
     assert not owner.index.needs_refill(("namespace", "topic"))
     for number in leased:
         owner.commit({number: None})
@@ -279,7 +280,7 @@ def test_strict_topic_is_delivered_although_the_first_read_finds_far_more_groups
     while table:
         owner.read_all()
         if state is State.READY and len(delivered) < 90:
-            assert owner.groups.units < UNITS_MAX + owner.page_rows, "it waits for held groups to end"
+            assert owner.room.units < UNITS_MAX + owner.page_rows, "it waits for held groups to end"
         delivered += (taken := owner.reserve_best())
         assert taken, f"stands still with {len(table)} items"
         lease(owner, taken[0])
@@ -306,8 +307,8 @@ def test_returned_item_that_changes_beside_the_page_that_passes_it_is_offered() 
     table = table_of(ready(number, f"returned {number}", attempt=1) for number in range(1, 61))
     table[61] = PlainItem(61, "other", 0, 1, State.DEFERRED, 1)
     owner = PagesOfFour(table, STRICT, UNITS_MAX)
-    while owner.groups._states != [State.READY]:
-        owner.groups.request_more()
+    while owner.groups.unread_states != [State.READY]:
+        owner.pages.request_more()
         owner.start_read()
         owner.finish_read()
     assert owner.start_read()
@@ -315,7 +316,7 @@ def test_returned_item_that_changes_beside_the_page_that_passes_it_is_offered() 
     owner.finish_read()
     for number in range(1, 5):
         owner.commit({number: None})
-    owner.groups.units_max = 1
+    owner.room.units_max = 1
     owner.settle()
     assert not owner.groups.is_read
     assert [order_key_number(key) for key in owner.window()] == [61]
@@ -354,14 +355,14 @@ def test_memory_that_is_full_of_held_groups_is_not_searched_for_room_at_each_flu
     table = table_of(PlainItem(number, f"group {number}", 0, number, State.LEASED, 1) for number in range(1, 21))
     owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX)
     owner.read_all()
-    assert owner.groups.units > UNITS_MAX
+    assert owner.room.units > UNITS_MAX
     searched: list[int] = []
-    monkeypatch.setattr(owner.groups, "_make_room", lambda: searched.append(owner.groups.units))
+    monkeypatch.setattr(owner.limited, "_make_room", lambda: searched.append(owner.room.units))
     owner.commit({1: None})
     assert not searched
     owner.groups.boundary = ABOVE_ALL  # as if the rows above it were known
     owner.groups.follow("other", None, (GroupPlace.WAITING, pack_order_key(0, 50, 50)))
-    owner.groups.settle()
+    owner.limited.settle()
     assert searched == [20]
 
 
@@ -377,14 +378,14 @@ def test_items_without_a_group_have_no_limit_and_take_an_eighth_of_a_group() -> 
     assert owner.groups.boundary == ABOVE_ALL
     owner.commit(table_of(ready(number, UNGROUPED) for number in range(2_001, 3_001)))
     assert UNITS_MAX * KEYS_PER_UNIT // 2 < len(owner.window()) <= UNITS_MAX * KEYS_PER_UNIT + KEYS_PER_UNIT
-    assert owner.groups.units <= UNITS_MAX
+    assert owner.room.units <= UNITS_MAX
 
 
 def test_higher_limit_than_the_items_that_are_kept_of_a_group_is_offered_at_once() -> None:
     table = table_of(ready(number, "a") for number in range(1, 101))
     owner = CountingOwner(table, 50, 100, keys_max=4)
     for _ in range(20):
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     assert len(owner.window()) == 50
 
@@ -394,12 +395,12 @@ def test_page_beside_too_many_changes_is_read_again(monkeypatch: pytest.MonkeyPa
     owner = CheckedCoreGroupOwner({}, STRICT, 100, keys_max=2)
     owner.read_all()
     owner.groups.boundary = owner.groups.boundary - 1  # as if rows above it were unknown
-    owner.groups.request_more()
+    owner.pages.request_more()
     assert owner.start_read()
     owner.commit(table_of(ready(number, f"group {number}") for number in range(1, 21)))
     owner.finish_read()
     assert owner.groups.boundary < ABOVE_ALL
-    assert owner.groups.next_kind is PageKind.REFILL
+    assert owner.pages.next_kind is PageKind.REFILL
     owner.start_read()
     owner.finish_read()
 
@@ -408,12 +409,12 @@ def test_age_of_the_oldest_item_counts_those_that_are_held_back() -> None:
     table = table_of([PlainItem(1, "a", 0, 70, State.LEASED, 1), PlainItem(2, "a", 0, 20, State.READY)])
     table |= table_of([PlainItem(3, "b", -1, 50, State.READY)])
     owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
-    assert owner.groups.oldest_ms(10) is None
+    assert oldest_ms(owner.groups, 10) is None
     for _ in range(3):
-        owner.groups.request_more()
+        owner.pages.request_more()
         owner.read_all()
     assert [order_key_number(key) for key in owner.window()] == [3]
-    assert owner.groups.oldest_ms(10) == 20
+    assert oldest_ms(owner.groups, 10) == 20
 
 
 def test_place_follows_from_state_and_attempt() -> None:

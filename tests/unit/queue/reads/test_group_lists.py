@@ -38,7 +38,7 @@ async def groups_of(engine: Engine, shards: Collection[int] | None = None, **cha
 
 
 def memories(engine: Engine) -> list[TopicGroups]:
-    return [shard.memory.limited_topics[TOPIC] for shard in engine.shards.values()]
+    return [shard.memory.limited_topics[TOPIC].groups for shard in engine.shards.values()]
 
 
 async def engine_with_groups(
@@ -134,13 +134,13 @@ def test_as_many_groups_of_a_shard_are_counted_as_the_bound_says_and_the_list_sa
 ) -> None:
     async def story(world: World) -> None:
         engine, _ = await engine_with_groups(world, {f"group {n}": 1 for n in range(40)})
-        sizes = {number: len(shard.memory.limited_topics[TOPIC]) for number, shard in engine.shards.items()}
+        sizes = {number: len(shard.memory.limited_topics[TOPIC].groups) for number, shard in engine.shards.items()}
         monkeypatch.setattr(group_lists, "GROUPS_COUNTED_MAX", 5)
         found = await groups_of(engine)
         assert found.counts == {GroupState.ELIGIBLE: 10}
         assert found.is_partial
         assert min(sizes.values()) > 5
-        last = next(reversed([*engine.shards[1].memory.limited_topics[TOPIC].groups()]))
+        last = next(reversed(engine.shards[1].memory.limited_topics[TOPIC].groups.by_name.values()))
         assert [stats.group for stats in (await groups_of(engine, group=last.name)).groups] == [last.name]
 
     run_in_world(story)
@@ -269,7 +269,7 @@ def test_full_memory_is_shown() -> None:
     async def story(world: World) -> None:
         engine, _ = await engine_with_groups(world, {"anna": 1})
         assert not (await groups_of(engine)).is_full
-        memories(engine)[0].is_full = True
+        engine.shards[1].memory.limited_topics[TOPIC].room.is_full = True
         assert (await groups_of(engine)).is_full
 
     run_in_world(story)
