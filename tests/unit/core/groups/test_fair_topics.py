@@ -16,8 +16,7 @@ from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_heads import TopicHeads
 from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.groups.topic_turns import TURN, TopicTurns
-from foqs.core.groups.waiting_items import place_in_turn
-from foqs.core.items.item import OrderKey, State, order_key_number, pack_order_key, unpack_order_key
+from foqs.core.items.item import OrderKey, State, order_key_number, unpack_order_key
 from foqs.core.memory.best_items import reserve_best
 from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner, owner_with
 from tests.support.example_counts import examples
@@ -351,16 +350,6 @@ def test_dequeue_of_many_items_takes_the_same_as_dequeues_of_one(shards: int, *,
 
     singly = takes([1] * 120)
     assert takes([40] * 3) == [sorted(chain(*singly[start : start + 40])) for start in (0, 40, 80)]
-
-
-def test_place_of_an_item_in_its_group_counts_returned_items_of_a_strict_group_first() -> None:
-    returned = [replace(ready(number, "a"), attempt=1) for number in (4, 5, 6)]
-    owner = CoreGroupOwner(table_of([*returned, ready(1, "a", -1), ready(2, "a")]), 1, 100, 9, turns())
-    owner.pages.request_more()
-    owner.read_all()
-    keys = [pack_order_key(0, number, number) for number in (4, 5, 6)]
-    keys += [pack_order_key(-1, 1, 1), pack_order_key(0, 2, 2)]
-    assert [place_in_turn(owner.groups, "a", key)[1] for key in keys] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("limit", [NO_LIMIT, 1, 2])

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from foqs.core.groups.group import KEYS_PER_UNIT, STRICT, Group
-from foqs.core.groups.limited_topic import LimitedTopic
-from foqs.core.groups.places import UNGROUPED, GroupPlace
-from foqs.core.groups.waiting_items import find_holders
+from foqs.core.groups.places import GroupPlace
 from foqs.core.items.item import OrderKey, pack_order_key
 
 
@@ -83,23 +81,3 @@ def test_each_known_item_counts_in_the_memory_of_its_group(place: str) -> None:
     units, loose = group_of(STRICT, **{place: [*range(1, 1 + 3 * KEYS_PER_UNIT)]}).count_units()
     assert units == 4
     assert loose == (4 if place == "waiting" else 0)
-
-
-def test_item_of_a_group_that_is_not_in_memory_is_held_back_only_if_the_memory_is_full() -> None:
-    limited = LimitedTopic(STRICT, 1)
-    groups = limited.groups
-
-    def holders(name: str, number: int) -> list[int] | None:
-        return find_holders(groups, name, key(number), is_full=limited.room.is_full)
-
-    assert holders("a", 1) is None, "a read is needed, and nothing else holds it back"
-    limited.purge()  # there are no rows to read
-    assert holders("a", 1) is None
-    groups.follow("b", None, (GroupPlace.LEASED, key(2)))
-    limited.settle()
-    assert holders("a", 3) == []
-    assert holders("b", 4) == [2]
-    assert holders(UNGROUPED, 5) == []
-    groups.follow(UNGROUPED, None, (GroupPlace.WAITING, key(6)))
-    limited.settle()
-    assert holders(UNGROUPED, 6) is None

@@ -17,7 +17,6 @@ from foqs.core.groups.group_stats import (
 )
 from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.topic_turns import TopicTurns
-from foqs.core.groups.waiting_items import items_before
 from foqs.core.items.item import OrderKey, pack_order_key
 
 Place = Callable[[Group], None]
@@ -149,10 +148,3 @@ def test_ranks_put_the_largest_or_the_oldest_first() -> None:
     groups = [(20, True, 6), (64, True, 5), (64, False, 9), (63, False, None), (1, False, 10)]
     assert sorted(groups, key=lambda each: by_size(*each), reverse=True) == groups
     assert sorted(groups, key=lambda each: by_age(*each), reverse=True) == [groups[at] for at in (4, 2, 0, 1, 3)]
-
-
-def test_rank_of_an_item_in_its_group_counts_known_ready_items_before_it() -> None:
-    limited = read_groups(STRICT)
-    limited.groups.by_name["ada"] = group_of(limited, waits(2, 4), returned(5, 7))
-    assert [items_before(limited.groups, "ada", key(number)) for number in (5, 7, 2, 4, 9)] == [0, 1, 2, 3, 4]
-    assert items_before(limited.groups, "bob", key(1)) is None

@@ -14,7 +14,6 @@ from foqs.core.groups import group_page
 from foqs.core.groups.group import ABOVE_ALL, KEYS_PER_UNIT, STRICT
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.places import UNGROUPED, GroupPlace, place_of, placed_row
-from foqs.core.groups.waiting_items import oldest_ms
 from foqs.core.items.item import State, order_key_number, pack_order_key
 from tests.support.builders import row
 from tests.support.core_groups import TOPIC, CheckedCoreGroupOwner, CoreGroupOwner
@@ -403,18 +402,6 @@ def test_page_beside_too_many_changes_is_read_again(monkeypatch: pytest.MonkeyPa
     assert owner.pages.next_kind is PageKind.REFILL
     owner.start_read()
     owner.finish_read()
-
-
-def test_age_of_the_oldest_item_counts_those_that_are_held_back() -> None:
-    table = table_of([PlainItem(1, "a", 0, 70, State.LEASED, 1), PlainItem(2, "a", 0, 20, State.READY)])
-    table |= table_of([PlainItem(3, "b", -1, 50, State.READY)])
-    owner = CheckedCoreGroupOwner(table, STRICT, UNITS_MAX, keys_max=2)
-    assert oldest_ms(owner.groups, 10) is None
-    for _ in range(3):
-        owner.pages.request_more()
-        owner.read_all()
-    assert [order_key_number(key) for key in owner.window()] == [3]
-    assert oldest_ms(owner.groups, 10) == 20
 
 
 def test_place_follows_from_state_and_attempt() -> None:
