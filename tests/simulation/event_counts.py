@@ -19,8 +19,8 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Inserts, Leases, Operation
 from foqs.core.groups.group_page import GroupPage, PageKind
 from foqs.core.groups.limited_topic import LimitedTopic
+from foqs.core.groups.row_pages import RowPages
 from foqs.core.groups.topic_heads import HeadChanges
-from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.ready_window import Refill
@@ -239,7 +239,7 @@ def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
 def _finish_page(original: Callable[..., Any]) -> Callable[..., Any]:
     names = dict(zip(PageKind, LIMIT_NAMES, strict=False))
 
-    def finish_page(self: TopicPages, page: GroupPage, rows: Sequence[Row]) -> None:
+    def finish_page(self: RowPages, page: GroupPage, rows: Sequence[Row]) -> None:
         if page is self._groups.page and not page.is_void:
             COUNTS[names[page.kind]] += 1
             COUNTS["pages of groups outdated"] += any(row.id in page._changes for row in rows)
@@ -289,7 +289,7 @@ def install() -> None:
     wrap(FlushPlanner, "_assign_to_waiters", _assign_to_waiters)
     wrap(ShardMemory, "apply", _apply)
     wrap(Writer, "_resolve_outcome", _resolve)
-    wrap(TopicPages, "finish_page", _finish_page)
+    wrap(RowPages, "finish_page", _finish_page)
     wrap(LimitedTopic, "_make_room", _make_room)
     wrap(LimitedTopic, "settle", _settle_groups)
 

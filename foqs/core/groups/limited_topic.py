@@ -19,10 +19,10 @@ from typing import Final
 from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, STRICT, Group
 from foqs.core.groups.group_page import PageKind
 from foqs.core.groups.group_room import GROUP_KEYS_MAX, PARKED_KEYS_MAX, GroupRoom
+from foqs.core.groups.row_pages import RowPages
 from foqs.core.groups.strict_items import StrictItems
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_heads import HeadChanges, TopicHeads
-from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.groups.topic_turns import TopicTurns
 
 
@@ -43,7 +43,7 @@ class LimitedTopic:
         self.heads: Final = TopicHeads(self.groups)
         self.strict_items: Final = StrictItems(self.groups)
         self.room: Final = GroupRoom(self.groups, units_max, keys_max)
-        self.pages: Final = TopicPages(self.groups, self.heads, self.strict_items, self.room)
+        self.pages: Final = RowPages(self.groups, self.heads, self.strict_items, self.room)
 
     def purge(self) -> None:
         """Forget all groups: the topic has no rows any more. Reservations stay until their flush ends them."""

@@ -12,9 +12,9 @@ import pytest
 from foqs.core.groups.group import ABOVE_ALL, NO_LIMIT, Group
 from foqs.core.groups.group_room import FAIR_KEYS_MAX
 from foqs.core.groups.places import UNGROUPED
+from foqs.core.groups.row_pages import RowPages
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_heads import TopicHeads
-from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.groups.topic_turns import TURN, TopicTurns
 from foqs.core.items.item import OrderKey, State, order_key_number, unpack_order_key
 from foqs.core.memory.best_items import reserve_best
@@ -107,7 +107,7 @@ class OneGroupOfItemsWithoutOne(TopicGroups):
         return f"{UNGROUPED}all" if name == UNGROUPED else name
 
 
-class ReadsOnDemandOnly(TopicPages):
+class ReadsOnDemandOnly(RowPages):
     """The boundary is raised only if no head is known."""
 
     @property

@@ -14,10 +14,10 @@ from foqs.core.groups.group import ABOVE_ALL, STRICT, Group
 from foqs.core.groups.group_page import GroupPage
 from foqs.core.groups.limited_topic import LimitedTopic
 from foqs.core.groups.places import GroupPlace, Placed
+from foqs.core.groups.row_pages import RowPages
 from foqs.core.groups.strict_items import StrictItems
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_heads import HeadChanges, TopicHeads
-from foqs.core.groups.topic_pages import TopicPages
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, pack_order_key
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner, owner_with
 from tests.support.example_counts import examples
@@ -123,21 +123,21 @@ class NewItemUnlocks(TopicGroups):
         super().follow(name, old, new)
 
 
-class ForgetsLeasesAtTakeover(TopicPages):
+class ForgetsLeasesAtTakeover(RowPages):
     """A new owner does not read the leases."""
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         super()._add_delivered(page, [row for row in rows if row.state is not State.LEASED], end)
 
 
-class ForgetsReturnedItemsAtTakeover(TopicPages):
+class ForgetsReturnedItemsAtTakeover(RowPages):
     """A new owner of strict groups knows the leases, and not the items that were delivered before."""
 
     def _add_delivered(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
         super()._add_delivered(page, [row for row in rows if row.state is State.LEASED], end)
 
 
-class BelievesPages(TopicPages):
+class BelievesPages(RowPages):
     """What a page shows counts, although a flush has changed it since."""
 
     def start_page(self, rows_max: int) -> GroupPage | None:
@@ -176,7 +176,7 @@ class UsesPageBehindTheBoundary(LimitedTopic):
             self.groups.page.is_void = False
 
 
-class ExtendsFromBehind(TopicPages):
+class ExtendsFromBehind(RowPages):
     """A look-up raises the cuts of all short groups, also those whose next items lie before its page."""
 
     def _raise_cuts(self, page: GroupPage, rows: Sequence[Row], end: OrderKey) -> None:
@@ -354,8 +354,8 @@ def reserve_all(owner: CoreGroupOwner) -> list[int]:
     return reserved
 
 
-@pytest.mark.parametrize("pages_type", [TopicPages, ExtendsFromBehind])
-def test_long_groups_are_each_read_on_from_their_own_cut(pages_type: type[TopicPages]) -> None:
+@pytest.mark.parametrize("pages_type", [RowPages, ExtendsFromBehind])
+def test_long_groups_are_each_read_on_from_their_own_cut(pages_type: type[RowPages]) -> None:
     """The next items of one lie behind the last look-up, which goes on for another group first."""
     numbers = {"a": (1, 2, 15, 16), "b": (3, 21, 40, 41, 60, 61)}
     table = {n: PlainItem(n, group, 0, n, State.READY) for group, each in numbers.items() for n in each}
@@ -378,7 +378,7 @@ def test_long_groups_are_each_read_on_from_their_own_cut(pages_type: type[TopicP
         taken = reserve_all(owner)
         owner.commit(dict.fromkeys(taken), taken)
         delivered += taken
-    assert delivered == ([15, 16, 60, 61] if pages_type is TopicPages else [60, 61])
+    assert delivered == ([15, 16, 60, 61] if pages_type is RowPages else [60, 61])
 
 
 def test_higher_limit_makes_a_group_deliverable_that_was_locked() -> None:

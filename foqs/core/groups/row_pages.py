@@ -24,7 +24,7 @@ from foqs.core.groups.topic_heads import TopicHeads
 from foqs.core.items.item import OrderKey, Row, State
 
 
-class TopicPages:
+class RowPages:
     """The pages of one topic.
 
     Attributes:
