@@ -2,7 +2,8 @@
 
 Holds `LongPolls`, which keeps detached polls by kind: polls in flight that no call
 waits for. Always true: the items of a poll are assigned to one call of the same kind, or
-to a waiting call that wants them. Items that no call accepts within `HOLD_S` are
+to a waiting call that wants them. A run goes to a call that asked for one, and to no
+second one: what that call does not take of it is released. Items that no call accepts within `HOLD_S` are
 released, without a counted attempt. A call reattaches the detached polls of its kind,
 so there is one poll at each host for each waiting call. A poll at a slow host lasts as
 long as the call that began it, and delays no call that another host serves. Knows
@@ -242,15 +243,18 @@ class LongPolls:
             call_items += found[:count]
             found = found[count:]
             assigned.set_result(None)
+            if kind.run_max > 1:
+                break  # another call must not have items behind those of this one
         self._releases.start(found)
 
     def _find_waiting_call(self, kind: DequeueKind, deliveries: Sequence[Delivery]) -> asyncio.Future[None] | None:
-        """Return the oldest waiting call without items that accepts the first of these and has the same lease duration."""
+        """Return the oldest waiting call without items that accepts the first of these, their lease duration and their runs."""
         for assigned, (call_kind, call_items) in self._waiting_calls.items():
             if (
                 not assigned.done()
                 and not call_items
                 and call_kind.lease_ms == kind.lease_ms
+                and call_kind.run_max >= kind.run_max
                 and call_kind.accepted_count(deliveries)
             ):
                 return assigned

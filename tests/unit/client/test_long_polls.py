@@ -35,14 +35,14 @@ class World:
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
         self.released += deliveries
 
-    def detached_poll(self) -> asyncio.Future[list[Delivery]]:
-        """Start a poll of the kind `TWO` at the first host, for which no call waits."""
-        self.polls.start_detached(TWO, HOSTS[0], self.replies.__getitem__)
+    def detached_poll(self, kind: DequeueKind = TWO) -> asyncio.Future[list[Delivery]]:
+        """Start a poll at the first host, for which no call waits."""
+        self.polls.start_detached(kind, HOSTS[0], self.replies.__getitem__)
         return self.replies[HOSTS[0]]
 
-    def waiting_call(self) -> asyncio.Task[list[Delivery]]:
-        """Start a call of the kind `ONE` that waits for the second host."""
-        return asyncio.ensure_future(self.polls.poll_all(ONE, HOSTS[1:], self.replies.__getitem__, 60.0))
+    def waiting_call(self, kind: DequeueKind = ONE) -> asyncio.Task[list[Delivery]]:
+        """Start a call that waits for the second host."""
+        return asyncio.ensure_future(self.polls.poll_all(kind, HOSTS[1:], self.replies.__getitem__, 60.0))
 
 
 def test_a_waiting_call_gets_the_items_of_a_detached_poll_and_the_rest_is_released() -> None:
@@ -55,6 +55,24 @@ def test_a_waiting_call_gets_the_items_of_a_detached_poll_and_the_rest_is_releas
         assert await call == [DELIVERY]
         await asyncio.sleep(0)
         assert world.released == [other]
+
+    run_virtual(program)
+
+
+def test_a_run_goes_to_a_call_that_asked_for_one_and_what_it_does_not_take_to_no_other() -> None:
+    async def program() -> None:
+        world = World()
+        poll = world.detached_poll(TWO._replace(run_max=2))
+        calls = [world.waiting_call(kind) for kind in (ONE, ONE._replace(run_max=3), ONE._replace(run_max=2))]
+        await asyncio.sleep(1)
+        behind = Delivery("0-2", 5, "t", 3, b"", b"", 1, 0, 900, 10, 0)
+        poll.set_result([DELIVERY, behind])
+        await asyncio.sleep(2 * HOLD_S)
+        assert [call.done() for call in calls] == [False, True, False]
+        assert (await calls[1], world.released) == ([DELIVERY], [behind])
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     run_virtual(program)
 
