@@ -153,20 +153,16 @@ def permit_kept_at_cancel() -> None:
     """A leased item that is cancelled keeps its permit."""
 
     def follow(self: TopicGroups, name: str, old: Placed | None, new: Placed | None) -> None:
-        if new is None and old is not None and old[0] is GroupPlace.LEASED and (name, old[1]) in cancelled:
+        if new is None and old is not None and old[0] is GroupPlace.LEASED and old[1] & NUMBER_MAX in cancelled:
             return
         original(self, name, old, new)
 
     def apply(self: ShardMemory, plan: FlushPlan) -> dict[TopicName, None]:
         cancelled.clear()
-        cancelled.update(
-            (row.item_group.decode(), row.order_key)
-            for row in plan.deleted.get(EventKind.CANCEL, ())
-            if row.item_group is not None
-        )
+        cancelled.update([row.id for row in plan.deleted.get(EventKind.CANCEL, ())])
         return original_apply(self, plan)
 
-    cancelled: set[tuple[str, OrderKey]] = set()
+    cancelled: set[int] = set()
     original = plant(TopicGroups, "follow", follow)
     original_apply = plant(ShardMemory, "_follow_groups", apply)
 
@@ -239,7 +235,7 @@ LIMIT_BUGS: Final[Mapping[str, Bug]] = {
     "returned-item-passed": Bug(returned_item_passed, (24,)),
     "new-items-delivered-directly": Bug(new_items_delivered_directly, (23,), first_seed=2),
     "ended-lease-extended": Bug(ended_lease_extended, (23,), first_seed=1),
-    "permit-kept-at-cancel": Bug(permit_kept_at_cancel, (11, 13), first_seed=2),
+    "permit-kept-at-cancel": Bug(permit_kept_at_cancel, (11, 13), first_seed=13),
     "permits-kept-at-purge": Bug(permits_kept_at_purge, (11, 13), first_seed=2),
     "limits-unread-at-takeover": Bug(limits_unread_at_takeover, (23,)),
     "run-goes-on-behind-an-early-end": Bug(run_goes_on_behind_an_early_end, (24,), first_seed=1),
