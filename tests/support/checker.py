@@ -381,7 +381,7 @@ def _may_be_released(item: ItemHistory, receipt: DeliveryReceipt) -> bool:
 
 def _may_not_count(item: ItemHistory, receipt: DeliveryReceipt) -> bool:
     """Return whether a delivery may have been released, or superseded in its run."""
-    return bool(receipt.ahead or item.possible_operations("release", token=receipt.token))
+    return bool(receipt.ahead) or _may_be_released(item, receipt)
 
 
 def _first_delivery(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ def broken_limits(
                 if other is not item
                 and from_ms < requested_ms
                 and granted_ms < until_ms
-                and (limits[topic] > 1 or beside.call is not receipt.call)  # a run counts as one lease
+                and (limits[topic] > 1 or not _are_one_run(receipt, beside))
             }
             if len(others) >= limits[topic]:
                 problem = (
@@ -153,6 +153,11 @@ def _broken_runs(receipts: Sequence[tuple[DeliveryReceipt, ItemHistory]]) -> Ite
                         [item.id, entry.requested["id"]],
                         f"{late.call.name} succeeded behind {entry.call.name} in a run",
                     )
+
+
+def _are_one_run(receipt: DeliveryReceipt, other: DeliveryReceipt) -> bool:
+    """Return whether two deliveries of a strict group count as one lease: one call has asked for a run."""
+    return other.call is receipt.call and receipt.call.args.get("run_max", 1) > 1
 
 
 def _came_before(item: ItemHistory, other: ItemHistory) -> bool:
