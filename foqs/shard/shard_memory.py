@@ -620,9 +620,7 @@ class ShardMemory:
             self.run_topics.pop(topic, None)
         superseded = strict_items.take_superseded()
         if superseded:
-            self._shard.supersede(
-                [Event(EventKind.SUPERSEDE, number, token=token) for number, token in superseded.items()]
-            )
+            self._shard.supersede(superseded)
         if room.is_full:
             self._full_topics.setdefault(topic)
         else:

@@ -117,7 +117,7 @@ class CoreGroupOwner:
     def settle(self) -> None:
         """Let the window follow the heads."""
         changes = self.limited.settle()
-        self.superseded += self.limited.strict_items.take_superseded()
+        self.superseded += [event.id for event in self.limited.strict_items.take_superseded()]
         self.index.set_heads(TOPIC, changes.removed, changes.added, changes.boundary, is_reset=changes.is_reset)
 
     def set_limit(self, limit: int) -> None:

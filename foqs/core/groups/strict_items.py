@@ -13,6 +13,7 @@ from foqs.core.groups.group import STRICT, Group
 from foqs.core.groups.places import group_name, run_key, token_of
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.items.item import OrderKey, Row, State
+from foqs.core.items.life import Event, EventKind
 
 
 class StrictItems:
@@ -70,13 +71,13 @@ class StrictItems:
                 self._superseded.update(dict.fromkeys(group.leased_behind(key), token))
         self._ended.clear()
 
-    def take_superseded(self) -> dict[int, int]:
-        """Return the leased items, and their tokens, that the read of delivered items has found behind ones that came back, once.
+    def take_superseded(self) -> list[Event]:
+        """Return the events that supersede leased items which the read of delivered items has found behind ones that came back, once.
 
         Their leases are over: an item before them in their run ended early while nobody knew the group.
         """
         superseded, self._superseded = self._superseded, {}
-        return superseded
+        return [Event(EventKind.SUPERSEDE, number, token=token) for number, token in superseded.items()]
 
     def forget_all(self) -> None:
         """Forget all items."""

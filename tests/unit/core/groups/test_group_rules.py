@@ -19,6 +19,7 @@ from foqs.core.groups.strict_items import StrictItems
 from foqs.core.groups.topic_groups import TopicGroups
 from foqs.core.groups.topic_heads import HeadChanges, TopicHeads
 from foqs.core.items.item import NUMBER_MAX, OrderKey, Row, State, pack_order_key
+from foqs.core.items.life import Event
 from tests.support.core_groups import CheckedCoreGroupOwner, CoreGroupOwner, owner_with
 from tests.support.example_counts import examples
 from tests.support.group_histories import History, RunHistory, play
@@ -287,8 +288,8 @@ class SupersedesAll(CoreGroupOwner):
 class ForgetsRunsAtTakeover(StrictItems):
     """A new owner leaves the leases behind items that had ended early before it knew their groups."""
 
-    def take_superseded(self) -> dict[int, int]:
-        return {}
+    def take_superseded(self) -> list[Event]:
+        return []
 
 
 class ExtendsEndedLeases(History):
