@@ -21,7 +21,7 @@ from foqs.core.items.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_
 from foqs.sqs.errors import SqsError
 
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
-REGION_CHARS_MAX: Final = 64
+REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 """Replies repeat the region of an ARN."""
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 FIFO_SUFFIX: Final = ".fifo"
@@ -151,11 +151,11 @@ def parse_queue_url(text: str, account_default: Account) -> QueueName | None:
 
 
 def parse_arn(text: str) -> QueueName | None:
-    """Return the queue of an ARN; None if it is not the ARN of a queue. Any region of at most 64 characters is accepted."""
+    """Return the queue of an ARN; None if it is not the ARN of a queue. Any region is accepted."""
     parts = text.split(":")
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not ACCOUNT.fullmatch(parts[4]):
         return None
-    if len(parts[3]) > REGION_CHARS_MAX:
+    if parts[3] and not REGION.fullmatch(parts[3]):
         return None
     return QueueName(Account(parts[4], parts[3]), parts[5])
 

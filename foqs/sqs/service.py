@@ -25,7 +25,7 @@ from foqs.sqs.action_request import ActionRequest, ActionTarget
 from foqs.sqs.action_table import Action
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error
 from foqs.sqs.http_messages import HttpHead, HttpReply
-from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
+from foqs.sqs.identifiers import ACCOUNT, REGION, parse_queue_url
 from foqs.sqs.json_protocol import JsonProtocol
 from foqs.sqs.message_attributes import x_ray_trace
 from foqs.sqs.parameters import Parameters
@@ -37,7 +37,6 @@ from foqs_contract.errors import FoqsError, UnknownOutcome
 log = logging.getLogger(__name__)
 
 _REGION_DEFAULT: Final = "us-east-1"
-_REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _AUTHORITY: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
 
 TURN_BYTES: Final = 256 * 1024
@@ -262,7 +261,7 @@ def _region_of(head: HttpHead) -> str:
         region = parse_signature(head.query, claims).region
     except SqsError:
         return _REGION_DEFAULT
-    return region if _REGION.fullmatch(region) else _REGION_DEFAULT
+    return region if REGION.fullmatch(region) else _REGION_DEFAULT
 
 
 def _base_url(head: HttpHead) -> str:
