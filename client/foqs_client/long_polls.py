@@ -2,8 +2,8 @@
 
 Holds `LongPolls`, which keeps detached polls by kind: polls in flight that no call
 waits for. Always true: the items of a poll are assigned to one call of the same kind, or
-to a waiting call that wants them. A run goes to a call that asked for one, and to no
-second one: what that call does not take of it is released. Items that no call accepts within `HOLD_S` are
+to a waiting call that wants them. A run goes to one call, which asked for runs: what it
+does not take is released. Items that no call accepts within `HOLD_S` are
 released, without a counted attempt. A call reattaches the detached polls of its kind,
 so there is one poll at each host for each waiting call. A poll at a slow host lasts as
 long as the call that began it, and delays no call that another host serves. Knows
