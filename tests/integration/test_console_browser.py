@@ -144,7 +144,6 @@ def test_no_page_has_a_fault_of_accessibility(host: OpenHost, browser: BrowserTh
                 found.append((name, violation["id"], [node["html"] for node in violation["nodes"]][:2]))
 
         walk(context.new_page(), host, paths, look)
-        context.close()
         return found
 
     assert browser.run(check) == []
@@ -166,7 +165,6 @@ def test_no_page_scrolls_sideways_and_no_word_is_broken(host: OpenHost, browser:
             page.set_viewport_size({"width": WIDTHS[0], "height": HEIGHT})
 
         walk(page, host, paths, look)
-        page.close()
         return found
 
     assert browser.run(check) == []
@@ -213,7 +211,6 @@ def test_pages_load_nothing_from_elsewhere_and_break_no_policy(host: OpenHost, b
             page.goto(url(host, path))
             if page.locator("#live").count():
                 page.get_by_text("This page updates itself.").wait_for()
-        page.close()
 
     browser.run(visit)
     assert all(each.startswith(url(host)) for each in requested)
@@ -231,9 +228,7 @@ def test_a_page_with_all_that_it_loads_is_small(host: OpenHost, browser: Browser
         page.goto(url(host, path))
         page.get_by_text("This page updates itself.").wait_for()
         assert len(finished) >= 5
-        size = sum(request.sizes()["responseBodySize"] for request in finished)
-        page.close()
-        return size
+        return sum(request.sizes()["responseBodySize"] for request in finished)
 
     assert browser.run(load) < PAGE_BYTES_MAX
 
@@ -259,7 +254,6 @@ def test_an_open_page_follows_the_queue_and_can_be_paused(host: OpenHost, browse
         assert ready.inner_text() == "2"
         page.keyboard.press("Enter")
         expect(ready).to_have_text("3", timeout=SHOWN_MS)
-        page.close()
 
     browser.run(watch)
 
@@ -277,7 +271,6 @@ def test_a_table_with_the_focus_is_updated(host: OpenHost, browser: BrowserThrea
         assert page.locator(":focus").get_attribute("role") == "group"
         put_meanwhile(host, *[Item(name, b"x")] * 400)
         expect(page.locator("#live")).to_contain_text(name, timeout=SHOWN_MS)
-        page.close()
 
     browser.run(watch)
 
@@ -312,7 +305,6 @@ def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser
         assert page.get_by_role("button", name="Pause focus-0").count() == 0
         page.locator("#prefix").focus()
         page.get_by_role("button", name="Pause focus-0").wait_for()
-        page.close()
 
     browser.run(watch)
 
@@ -331,7 +323,6 @@ def test_what_the_pointer_is_on_stays_until_it_leaves(host: OpenHost, browser: B
         assert page.get_by_role("button", name="Pause point-0").count() == 0
         page.mouse.move(0, 0)
         page.get_by_role("button", name="Pause point-0").wait_for()
-        page.close()
 
     browser.run(watch)
 
@@ -344,7 +335,6 @@ def test_charts_follow_the_colours_of_the_system(host: OpenHost, browser: Browse
         page.emulate_media(color_scheme="dark")
         page.locator(".chart canvas").first.wait_for()
         assert page.locator(".chart canvas").count() == 2
-        page.close()
 
     browser.run(look)
 
@@ -355,7 +345,6 @@ def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, brows
     def tour(opened: Browser) -> None:
         context = opened.new_context(java_script_enabled=False)
         tour_of(context.new_page(), url(host))
-        context.close()
 
     browser.run(tour)
 
@@ -375,7 +364,6 @@ def test_a_lease_is_extended_by_keyboard_and_without_javascript(host: OpenHost, 
         assert "2.0h" in page.inner_text("table.fields")
         _press_button(page, "Extend")
         assert "The lease is extended" in page.inner_text("main")
-        context.close()
 
     browser.run(extend)
     left_ms = calls(host, lambda client: client.item(item_id)).lease_remaining_ms
@@ -396,7 +384,6 @@ def test_a_stranger_finds_out_why_an_item_waits_and_mends_it(host: OpenHost, bro
         expect(page.locator("main")).to_contain_text("Its topic is paused")
         page.get_by_role("button", name="Resume the topic").click()
         expect(page.locator("main")).to_contain_text("The topic is delivered again")
-        page.close()
 
     browser.run(find)
     (delivery,) = calls(host, lambda client: client.dequeue({"invoices": 1}, wait_ms=5_000))

@@ -98,7 +98,6 @@ def test_pictures_of_the_pages(host: OpenHost, browser: BrowserThread, tmp_path:
                 if page.locator("#live").count():
                     page.get_by_text("This page updates itself.").wait_for()
                 page.screenshot(path=folder / f"console-{name}.png", full_page=name == "topic")
-            page.close()
 
         browser.run(take)
     finally:

@@ -104,7 +104,7 @@ def visitor(opened: Browser, proxied: ProxiedConsole, *, with_scripts: bool = Tr
     log_in(page)
     assert page.url == f"{proxied.url}/topics?prefix=fol"
     yield page
-    context.close()
+    page.wait_for_load_state()
     assert wrong == []
     assert [each for each in asked if not each.startswith(f"{proxied.url}/")] == []
 

@@ -86,7 +86,7 @@ class BrowserThread:
         self._unfinished.pop(request, None)
 
     def run(self, work: Callable[[Browser], T]) -> T:
-        """Return what the work returns. Raises BrowserHangs."""
+        """Return what the work returns, and close its pages. Raises BrowserHangs."""
         self._called_s = time.monotonic()
         running = self._thread.submit(self._follow, work)
         while not wait([running], timeout=1).done:
@@ -106,7 +106,20 @@ class BrowserThread:
         try:
             return work(self._browser)
         finally:
+            if self._browser.is_connected():
+                self._close_pages()
             settrace(None)
+
+    def _close_pages(self) -> None:
+        """Close what the work opened.
+
+        Each page goes to an empty one before: Chromium can forget to close a page while that goes to another
+        (crbug.com/536385539), and Playwright then waits for ever.
+        """
+        for context in self._browser.contexts:
+            for page in context.pages:
+                page.goto("about:blank")
+            context.close()
 
     def _on_switch(self, _: str, switch: tuple[greenlet, greenlet]) -> None:
         if switch[1] is self._work:
