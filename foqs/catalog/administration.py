@@ -244,7 +244,7 @@ class Administration:
             self._enqueue_counts.forget(
                 name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
-            changed = frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+            changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
             for listener in self._listeners:
                 listener(changed)
             if resumed:

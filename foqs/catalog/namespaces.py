@@ -147,7 +147,7 @@ class Namespaces:
         namespace = self.document.namespaces.get(name)
         return _NO_PERMISSIONS if namespace is None else namespace.grants.get(principal, _NO_PERMISSIONS)
 
-    def apply(self, document: Document) -> frozenset[TopicName]:
+    def apply(self, document: Document) -> list[TopicName]:
         """Use this document from now on. Returns the topics that are no longer paused."""
         is_same_catalog = document.identity == self.document.identity
         self.document = document
@@ -197,7 +197,7 @@ class Namespaces:
         )
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
-        return before - self.paused_topics
+        return sorted(before - self.paused_topics)
 
     def _resolve(self, name: str) -> NamespaceSettings:
         """Return the settings of a namespace of the document, with the host's defaults for those that it lacks."""

@@ -115,7 +115,7 @@ class ShardMemory:
         """The purge markers in the shard's table."""
         self._purged_uncounted: set[TopicName] = set()
         """Topics that were purged before their items were counted."""
-        self._waiting_for_room: set[str] = set()
+        self._waiting_for_room: dict[str, None] = {}
         self._purged_groups: set[TopicName] = set()
         """Topics with a limit that the flush under way has purged."""
         units_max = max(GROUPS_MIN, options.ready_index_items_max // KEYS_PER_UNIT)
@@ -657,12 +657,12 @@ class ShardMemory:
 
     def notify_when_room(self, namespace: str) -> None:
         """Notify the delivery port when there may be room for deliveries of this namespace again."""
-        self._waiting_for_room.add(namespace)
+        self._waiting_for_room[namespace] = None
 
     def on_batch_sealed(self) -> None:
         """Notify the delivery port of room: a flush was sealed, so fewer leases wait."""
         if self._waiting_for_room:
-            namespaces, self._waiting_for_room = self._waiting_for_room, set()
+            namespaces, self._waiting_for_room = self._waiting_for_room, {}
             for namespace in namespaces:
                 self._delivery_port.on_room_freed(self._shard.number, namespace)
 

@@ -46,7 +46,7 @@ def install(*, has_limits: bool, is_fair: bool) -> None:
         original(self, *arguments, **options)
         self.group_rules = rules
 
-    def apply(self: Namespaces, document: Document) -> frozenset[TopicName]:
+    def apply(self: Namespaces, document: Document) -> list[TopicName]:
         resumed = original_apply(self, document)
         self.group_rules = rules
         return resumed
