@@ -482,16 +482,22 @@ class Promotion:
             return (
                 (f"{entry.target} is not reached, or not closed; wait, or name another server",) if is_awaited else ()
             )
-        unproven = tuple(
-            f"{server} may have lost what it acknowledged: its reception was started again"
-            if server in self._reports
-            else f"{server} is not reached"
-            for server in entry.ackers
-            if not self.is_proven(server)
-        )
+        unproven = tuple(self._why_unproven(server) for server in entry.ackers if not self.is_proven(server))
         return unproven or tuple(
             f"{server} acknowledges and is no acker, so it may have what no acker has; bring {entry.server} back, or accept the loss"
             for server in self._strangers()
+        )
+
+    def _why_unproven(self, server: str) -> str:
+        """Return why an acker does not prove what it acknowledged."""
+        entry = self._entry
+        if server not in self._reports:
+            return f"{server} is not reached"
+        if entry.ackers[server]:
+            return f"{server} may have lost what it acknowledged: its reception was started again"
+        return (
+            f"{server} may lack what was acknowledged: it has not caught up since it was admitted, or since commits of "
+            f"{entry.server} could return without an ack"
         )
 
     def unacknowledged(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from foqs.cli.doctor.finding import StoreLocation, durability_finding, rolling_s
 from foqs.options.options import is_loopback
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
-from foqs.store.mysql.mysql_driver import NO_TLS_CODE, MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
+from foqs.store.mysql.mysql_driver import NO_TLS_CODE, MysqlLink, MysqlLinkLost, MysqlSettings, ServerError, WrongServer
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_schema import (
     READ_ONLY_CODES,
@@ -52,6 +52,10 @@ async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[
                 findings.append(finding)
         finally:
             await link.close()
+    except WrongServer as error:
+        detail, _, remedy = str(error).partition("; ")
+        remedy = remedy or "see foqs region list"
+        findings.append(Finding("Store", "bad", f"{settings.location} cannot be used: {detail}", remedy))
     except (ServerError, MysqlLinkLost) as error:
         detail = f"{settings.location} cannot be used: {error}"
         findings.append(Finding("Store", "bad", detail, _remedy_for(error, settings, location.key)))

@@ -335,7 +335,7 @@ def test_acker_without_a_standing_in_entry_and_report_proves_nothing() -> None:
     """Its reception was started while it was read, before it ever had all."""
     entry = replace(REVOKING, ackers={"r2": STANDING, "r3": ""})
     (found,) = missing(entry, r2=STOPPED, r3=replace(STOPPED, standing=""))
-    assert found.startswith("r3 may have lost what it acknowledged")
+    assert found.startswith("r3 may lack what was acknowledged")
 
 
 EMPTY = replace(STOPPED, source="", term=0, received=ReplicationPosition(), applied=ReplicationPosition())
