@@ -168,6 +168,8 @@ class ServerReport:
             connected.
         acknowledgers: how many replicas that acknowledge are connected to it. One that has gone is counted for a moment longer.
         unacknowledged: how many commits returned without an ack since it was started, while it should wait for acks.
+        acknowledged: how many returned with one since then.
+        waiting_commits: how many wait for one now.
     """
 
     term: int
@@ -184,6 +186,8 @@ class ServerReport:
     heard: str = ""
     acknowledgers: int = 0
     unacknowledged: int = 0
+    acknowledged: int = 0
+    waiting_commits: int = 0
 
     @property
     def has_applied_all(self) -> bool:

@@ -215,10 +215,9 @@ async def _publish(
     text = progress_text(done)[:_TEXT_CHARS_MAX]
     proven, lacks_if_lost = tuple(sorted(done.proven)), tuple(each[:_TEXT_CHARS_MAX] for each in done.lacks_if_lost)
     reached = tuple(sorted(done.reached))
-    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text, proven, lacks_if_lost, reached)
-    but_texts = replace(
-        found, text=before.text, proven=before.proven, lacks_if_lost=before.lacks_if_lost, reached=before.reached
-    )
+    blocked = done.blocked[:_TEXT_CHARS_MAX]
+    found = ElectedPromoter(before.nonce, done.version, is_at_rest(done), text, proven, lacks_if_lost, reached, blocked)
+    but_texts = replace(before, nonce=found.nonce, version=found.version, is_at_rest=found.is_at_rest)
     if found == before or (but_texts == before and not is_text_due):
         return False
     with suppress(RegistryConflict):  # another one is elected meanwhile
@@ -242,6 +241,7 @@ def _render_elected(elected: ElectedPromoter) -> bytes:
         "proven": elected.proven,
         "lacks_if_lost": elected.lacks_if_lost,
         "reached": elected.reached,
+        "blocked": elected.blocked,
     }
     return json.dumps(fields).encode()
 
@@ -258,6 +258,7 @@ def _parse_elected(data: bytes) -> ElectedPromoter:
             _texts(fields.get("proven")),
             _texts(fields.get("lacks_if_lost")),
             _texts(fields.get("reached")),
+            None if fields.get("blocked") is None else str(fields["blocked"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return ElectedPromoter("")
@@ -310,5 +311,7 @@ def progress_text(done: PromoterRound) -> str:
         what = f"now {step.entry.state.value} in term {step.entry.term}"
     else:
         what = "waits: " + "; ".join(step.missing) if isinstance(step, AwaitChange) and step.missing else "at rest"
+    if done.blocked:
+        what = done.blocked if what == "at rest" else f"{what}; {done.blocked}"
     problems = [*done.problems.values(), *(f"{name}: {text}" for name, text in done.complaints.items())]
     return f"{done.entry.state.value}: {what}" + "".join(f" ({text})" for text in problems)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypeVar
 
+from shardmgr.blocked_commits import BlockedCommits
 from shardmgr.cluster_reader import ClusterReading, read_cluster, read_layout
 from shardmgr.loss_report import LastFlush, LossReport, write_loss_report
 from shardmgr.ownership import OwnershipState
@@ -55,7 +56,8 @@ class ElectedPromoter:
         version: the entry's, as it was read in the last round.
         is_at_rest: further rounds change nothing while the entry has this version.
         text: what it did in the last round, and what it waits for.
-        proven, lacks_if_lost, reached: see `PromoterRound`; None: it has run no round yet, or its version does not publish this.
+        proven, lacks_if_lost, reached, blocked: see `PromoterRound`; None: it has run no round yet, or its version does not
+            publish this.
     """
 
     nonce: str
@@ -65,6 +67,7 @@ class ElectedPromoter:
     proven: tuple[str, ...] | None = None
     lacks_if_lost: tuple[str, ...] | None = None
     reached: tuple[str, ...] | None = None
+    blocked: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,6 +84,7 @@ class PromoterRound:
         proven: the ackers that were reached and have all that they acknowledged. With the policy async none.
         lacks_if_lost: while the database serves, why hosts would not replace the primary by themselves if it were lost now, one
             sentence each; empty: they would.
+        blocked: why commits of hosts wait for an ack that nobody sends, and what to do; empty: they do not, as far as is known.
         unacknowledged: see `ServerReport`, of the primary; 0 if it was not reached.
         is_weakened: see `Promotion`.
         elected: what the elected promoter has published; None: this one is elected.
@@ -95,6 +99,7 @@ class PromoterRound:
     reached: Collection[str] = ()
     proven: Collection[str] = ()
     lacks_if_lost: Sequence[str] = ()
+    blocked: str = ""
     unacknowledged: int = 0
     is_weakened: bool = False
     elected: ElectedPromoter | None = None
@@ -210,6 +215,7 @@ class Promoter:
         self._unreached: set[str] = set()
         """The servers whose last connect has failed."""
         self._refusal: _RefusedPromotion | None = None
+        self._blocked_commits = BlockedCommits()
         self._unread_since_ms: int | None = None
         """Since when owner rows for the report of a loss cannot be read; None: they can."""
 
@@ -258,6 +264,7 @@ class Promoter:
             reached=tuple(reports),
             proven=judged.proven_ackers(),
             lacks_if_lost=missing_to_promote(entry, others),
+            blocked=self._blocked_commits.problem(entry, reports.get(entry.server), self._boot_ms()),
             is_weakened=judged.is_weakened(),
             unacknowledged=reports[entry.server].unacknowledged if entry.server in reports else 0,
         )

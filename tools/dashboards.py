@@ -196,12 +196,13 @@ OVERVIEW: Final = Dashboard(
         Panel(
             "Primaries of databases",
             "Of databases with a server in each region: 1 while the primary serves, 1 while hosts would replace it if it were lost, "
-            "and how many replicas prove what they acknowledged.",
+            "how many replicas prove what they acknowledged, and 1 in blocked while writes wait because no replica acknowledges.",
             "foqsackersnotproven",
             [
                 ("max by (database) (foqs_database_serving)", "{{database}} serves"),
                 ("max by (database) (foqs_database_replaceable)", "{{database}} could be replaced"),
                 ("max by (database) (foqs_database_proven_ackers)", "{{database}} proven ackers"),
+                ("max by (database) (foqs_database_blocked)", "{{database}} blocked"),
             ],
         ),
         Panel(

@@ -6,7 +6,7 @@ ends with the command. Knows nothing of what is sent over the connections.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from foqs.access.host_secrets import cluster_credentials
@@ -19,6 +19,8 @@ from foqs_client.errors import InvalidArgument
 from shardmgr.cluster_reader import ClusterReading, read_cluster
 from shardmgr.primary import Primaries
 from shardmgr.primary_document import read_primaries
+from shardmgr.primary_moves import elected_promoters
+from shardmgr.promoter import ElectedPromoter
 from shardmgr.registry.port import Registry
 
 REGISTRY_FORMAT: Final = "v1"
@@ -62,13 +64,17 @@ def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int |
     )
 
 
-async def read_registry(config: Config) -> tuple[ClusterReading, Primaries]:
-    """Read the cluster and the entries of its databases, in a session of its own. Raises `RegistryError`, `MalformedDocument`."""
+async def read_registry(config: Config) -> tuple[ClusterReading, Primaries, Mapping[str, ElectedPromoter]]:
+    """Read the cluster, the entries of its databases, and what their elected promoters have published, in a session of its own.
+
+    Raises `RegistryError`, `MalformedDocument`.
+    """
     registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
         reading = await read_cluster(registry)
         shards = {} if reading.layout is None else reading.layout.shards
-        return reading, await read_primaries(registry, (spec.database for spec in shards.values()))
+        primaries = await read_primaries(registry, (spec.database for spec in shards.values()))
+        return reading, primaries, await elected_promoters(registry, primaries.entries)
     finally:
         await registry.close()

@@ -74,4 +74,5 @@ def _state(
         {server: lag_ms for (database, server), lag_ms in sorted(lags_ms.items()) if database == name},
         bound_ms,
         None if elected is None else elected.lacks_if_lost,
+        "" if elected is None else elected.blocked or "",
     )

@@ -43,6 +43,7 @@ class DatabaseState:
         max_lag_ms: with `is_async`, the lag of the nearest replica at which no new items are accepted; None: unknown.
         lacks_if_lost: why hosts would not replace the primary by themselves if it were lost now, one sentence each; None: it
             is not known.
+        blocked: why its writes wait, and what to do; empty: they do not, or it is not known.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DatabaseState:
     lags_ms: Mapping[str, int]
     max_lag_ms: int | None
     lacks_if_lost: Sequence[str] | None = None
+    blocked: str = ""
 
 
 class TierFigures(Protocol):

@@ -308,6 +308,12 @@ CLUSTER_METRICS: Final = (
         "While the primary serves, with the policy semi-sync: 1 if hosts would replace it by themselves if it were lost now",
         "database",
     ),
+    _gauge(
+        "database_blocked",
+        "With the policy semi-sync: 1 while commits of the primary wait for an ack that nobody sends, so that writes wait; 0 too "
+        "while the primary is not reached",
+        "database",
+    ),
     _counter(
         "semisync_weakened",
         "Looks of this host's promoter, while it was elected, at which the primary did not wait for acks as it must, with the policy "

@@ -145,6 +145,7 @@ METRICS_OF_REGIONS = (
     "foqs_database_ackers",
     "foqs_database_proven_ackers",
     "foqs_database_replaceable",
+    "foqs_database_blocked",
     "foqs_semisync_unacknowledged_total",
     "foqs_semisync_weakened_total",
     "foqs_replica_lag_seconds",

@@ -57,7 +57,8 @@ def region() -> None:
 def region_list(file: Path, form: Format) -> None:
     """List the databases with a server in each region, by the region of the primary.
 
-    IF LOST NOW is whether hosts would replace the primary by themselves, as the host says that watches it.
+    IF LOST NOW is whether hosts would replace the primary by themselves, as the host says that watches it. It also says if writes
+    wait because no replica acknowledges.
     """
 
     async def work(session: PrimarySession) -> list[Row]:
@@ -66,7 +67,11 @@ def region_list(file: Path, form: Format) -> None:
         rows = [_row(name, entry, elected.get(name)) for name, entry in entries.items()]
         return sorted(rows, key=lambda row: (row["region"], row["database"]))
 
-    show_rows(run_in_session(file, work), _COLUMNS, form)
+    rows = run_in_session(file, work)
+    show_rows(rows, _COLUMNS, form)
+    for row in rows:
+        if row["blocked"]:
+            print_message(f"{row['database']}: {row['blocked']}")
 
 
 @region.command("report", epilog="\b\nExample:\n  foqs region report --config host.toml")
@@ -197,4 +202,5 @@ def _row(database: str, entry: Primary, elected: ElectedPromoter | None) -> Row:
         "ackers": sorted(entry.ackers),
         "proven": None if proven is None else sorted(set(proven) & entry.ackers.keys()),
         "lacks_if_lost": None if elected is None or elected.lacks_if_lost is None else list(elected.lacks_if_lost),
+        "blocked": None if elected is None else elected.blocked,
     }

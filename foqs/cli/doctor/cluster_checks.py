@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,8 @@ from foqs.store.primary_servers import settings_while_serving
 from foqs.telemetry.findings import Finding
 from foqs_contract.plurals import counted
 from shardmgr.model import Layout, MalformedDocument, Member
-from shardmgr.primary import Primaries
+from shardmgr.primary import LossPolicy, Primaries, Primary
+from shardmgr.promoter import ElectedPromoter
 from shardmgr.registry.port import RegistryError
 
 _SHOWN_MAX: Final = 5
@@ -37,7 +38,7 @@ async def check_cluster(config: Config) -> list[Finding]:
     """Run all checks of the cluster."""
     findings = [await _check_advertised_address(config)]
     try:
-        reading, primaries = await read_registry(config)
+        reading, primaries, elected = await read_registry(config)
     except RegistryError as error:
         remedy = "start it, or correct cluster.zookeeper, and check that this machine reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
@@ -54,7 +55,7 @@ async def check_cluster(config: Config) -> list[Finding]:
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
         return [*findings, *await _check_databases(config, Layout(), Primaries())]
     findings.append(_check_layout(config, reading.layout))
-    findings += _check_primaries(primaries)
+    findings += _check_primaries(primaries, elected)
     return [*findings, *await _check_databases(config, reading.layout, primaries)]
 
 
@@ -137,14 +138,31 @@ def _check_layout(config: Config, layout: Layout) -> Finding:
     )
 
 
-def _check_primaries(primaries: Primaries) -> Iterator[Finding]:
-    """Check whether the entries of databases with a server in each region can be read."""
+def _check_primaries(primaries: Primaries, elected: Mapping[str, ElectedPromoter]) -> Iterator[Finding]:
+    """Check the entries of databases with a server in each region, and what their elected promoters say of them."""
     for database, problem in primaries.malformed.items():
         remedy = (
             "correct this document in ZooKeeper, or restore it from a backup (docs/cluster.md); until then the database's "
             "shards stay where they are"
         )
         yield Finding(f"Primary {database}", "bad", f"its entry cannot be read: {problem}", remedy)
+    for database, entry in sorted(primaries.entries.items()):
+        if database in elected:
+            yield primary_finding(database, entry, elected[database])
+
+
+def primary_finding(database: str, entry: Primary, elected: ElectedPromoter) -> Finding:
+    """Return whether a database accepts writes and survives the loss of its primary, as the host says that watches it."""
+    check = f"Primary {database}"
+    if elected.blocked:
+        detail, _, remedy = elected.blocked.partition("; ")
+        return Finding(check, "bad", detail, remedy)
+    if not entry.is_serving:
+        return Finding(check, "warning", f"its entry is {entry.state.value}: {elected.text}", "see foqs region list")
+    if entry.policy is LossPolicy.SEMI_SYNC and elected.lacks_if_lost:
+        detail = f"if {entry.server} were lost now, hosts would not replace it: {'; '.join(elected.lacks_if_lost)}"
+        return Finding(check, "warning", detail, "see FoqsAckersNotProven in docs/runbook.md")
+    return Finding(check, "ok", f"{entry.server} in {entry.servers[entry.server].region}, term {entry.term}")
 
 
 async def _check_databases(config: Config, layout: Layout, primaries: Primaries) -> list[Finding]:

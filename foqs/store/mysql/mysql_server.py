@@ -212,6 +212,8 @@ class MysqlServer:
             complaint=reception.complaint,
             acknowledgers=sql.acknowledgers(status),
             unacknowledged=sql.unacknowledged(status),
+            acknowledged=sql.acknowledged(status),
+            waiting_commits=sql.waiting_commits(status),
             heard=reception.heard and f"{status.get(HEARTBEATS, '')} {reception.heard}",
         )
 

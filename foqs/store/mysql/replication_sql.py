@@ -188,7 +188,7 @@ class ReplicationSql(ABC):
     @property
     def read_counters(self) -> bytes:
         """Read the counters by name."""
-        of_source = (self._source(each) for each in ("STATUS", "CLIENTS", "NO_TX"))
+        of_source = (self._source(each) for each in ("STATUS", "CLIENTS", "NO_TX", "YES_TX", "WAIT_SESSIONS"))
         names = [*self.start_counters, *self.log_status, *of_source, HEARTBEATS]
         return b"SHOW GLOBAL STATUS WHERE UPPER(Variable_name) IN (%s)" % _literals(names)
 
@@ -229,6 +229,14 @@ class ReplicationSql(ABC):
     def unacknowledged(self, counters: Mapping[str, str]) -> int:
         """Return how many commits waited for no ack while they should, since the server was started, by the counters."""
         return int(counters.get(self._source("NO_TX"), 0))
+
+    def acknowledged(self, counters: Mapping[str, str]) -> int:
+        """Return how many commits returned with their ack since the server was started, by the counters."""
+        return int(counters.get(self._source("YES_TX"), 0))
+
+    def waiting_commits(self, counters: Mapping[str, str]) -> int:
+        """Return how many commits wait for an ack now, by the counters."""
+        return int(counters.get(self._source("WAIT_SESSIONS"), 0))
 
     def acknowledges(self, variables: Mapping[str, str]) -> bool:
         """Return whether a reception that is started now acknowledges."""

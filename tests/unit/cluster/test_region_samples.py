@@ -21,7 +21,7 @@ def test_promoter_shows_the_entries_of_its_databases_and_a_host_its_counters_of_
     done = PromoterRound(entry, AwaitChange(), is_reached=True, proven=["b"])
     rounds = {
         "main": done,
-        "away": replace(done, is_reached=False, lacks_if_lost=["b is not reached"]),
+        "away": replace(done, is_reached=False, lacks_if_lost=["b is not reached"], blocked="writes wait"),
         "moved": replace(done, entry=replace(entry, state=PrimaryState.DRAINING)),
         "later": replace(done, entry=ENTRY),
     }
@@ -33,6 +33,7 @@ def test_promoter_shows_the_entries_of_its_databases_and_a_host_its_counters_of_
     assert found["foqs_database_ackers"] == [((name,), 2.0) for name in rounds]
     assert found["foqs_database_proven_ackers"] == [((name,), 1.0) for name in ("main", "away", "moved")]
     assert found["foqs_database_replaceable"] == [(("main",), 1.0), (("away",), 0.0)]
+    assert found["foqs_database_blocked"] == [(("main",), 0.0), (("away",), 1.0), (("moved",), 0.0)]
     assert found["foqs_database_serving"] == [
         (("main",), 1.0),
         (("away",), 0.0),

@@ -65,11 +65,13 @@ MAIN = DatabaseState(
 def test_page_shows_where_the_primary_of_each_database_is_and_what_its_loss_would_cost() -> None:
     sound = replace(MAIN, name="orders", replicas={"b": True, "c": True}, lacks_if_lost=[])
     behind = replace(MAIN, name="mails", is_async=True, lags_ms={"b": 2_500, "c": 4_000}, max_lag_ms=10_000)
-    shown = page_with([MAIN, sound, behind])
+    blocked = replace(sound, name="jobs", blocked="writes wait: no replica acknowledges")
+    shown = page_with([MAIN, sound, behind, blocked])
     for words in (
         "main r1 a 3 serving semi-sync b proven, 0.0 s behind; c not proven, 90.0 s behind "
         "hosts would not replace it: c is not reached",
         "orders r1 a 3 serving semi-sync b proven, 0.0 s behind; c proven, 90.0 s behind nothing that was acknowledged",
+        "jobs r1 a 3 serving writes wait: no replica acknowledges semi-sync",
         "mails r1 a 3 serving async b, 2.5 s behind; c, 4.0 s behind "
         "enqueues of 2.5 s to the shards of this host, at most those of 10 s",
     ):

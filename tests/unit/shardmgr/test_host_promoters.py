@@ -127,6 +127,32 @@ def test_primary_that_somebody_weakens_is_counted_and_waits_for_acks_again() -> 
     on_site(story)
 
 
+def test_elected_promoter_says_that_writes_wait_while_no_replica_acknowledges() -> None:
+    async def story(site: Site) -> None:
+        async def blocked() -> str:
+            await asyncio.sleep(4)
+            found = site.promoters[await site.elected()].rounds["main"].blocked
+            assert (await elected_promoters(site.registry, ["main"]))["main"].blocked == found
+            return found
+
+        await replace_primary(site.registry, "main", FIRST, None)
+        await site.until(is_proven)
+        assert await blocked() == ""
+        site.world.servers["r2"].kill9()
+        assert await blocked() == ""
+        site.world.servers["r3"].kill9()
+        assert await blocked() == (
+            "writes wait: commits of r1 need an ack of r2 or r3, and none comes; bring one of them back"
+        )
+        site.world.servers["r3"].start()
+        assert await blocked() == ""
+        found = await read_primary(site.registry, "main")
+        assert found is not None
+        assert (found.entry.term, found.entry.state) == (1, PrimaryState.SERVING)
+
+    on_site(story)
+
+
 def test_commits_without_an_ack_are_counted_once_whichever_server_is_the_primary_then() -> None:
     async def story(site: Site) -> None:
         async def counted(server: str, unacknowledged: int) -> int:

@@ -88,6 +88,16 @@ def test_server_waits_for_acks_only_if_each_setting_says_so(sql: Any) -> None:
     assert not sql.waits_for_acks({}, {})
 
 
+@DIALECTS
+def test_commits_with_and_without_an_ack_and_those_that_wait_are_counted(sql: Any) -> None:
+    name = sql.source_word.decode().upper()
+    counters = {f"RPL_SEMI_SYNC_{name}_{key}": value for key, value in (("YES_TX", "7"), ("NO_TX", "2"))}
+    counters[f"RPL_SEMI_SYNC_{name}_WAIT_SESSIONS"] = "3"
+    assert all(key.encode() in sql.read_counters for key in counters)
+    assert (sql.acknowledged(counters), sql.unacknowledged(counters), sql.waiting_commits(counters)) == (7, 2, 3)
+    assert (sql.acknowledged({}), sql.waiting_commits({})) == (0, 0)
+
+
 def all_slaves_status(**values: str) -> tuple[bytes, ...]:
     columns = {
         "name": 0,

@@ -71,6 +71,7 @@ def test_region_list_names_the_primary_of_each_database_with_an_entry(in_cluster
         "ackers": ["b", "c"],
         "proven": None,
         "lacks_if_lost": None,
+        "blocked": None,
     }
 
 
@@ -95,6 +96,17 @@ def test_region_list_says_whether_hosts_would_replace_the_primary_as_its_promote
     asyncio.run(publish())
     _, line = in_cluster("region", "list").stdout.splitlines()
     assert line.partition("semi-sync")[2].split(maxsplit=4) == shown
+
+
+def test_region_list_says_that_writes_wait(in_cluster: Callable[..., Result], place: Place) -> None:
+    async def publish() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        found = {"nonce": "n", "version": 0, "at_rest": True, "text": "", "blocked": "writes wait: none acknowledges"}
+        await registry.announce(ELECTION_FOLDER, "db1", json.dumps(found).encode())
+
+    asyncio.run(publish())
+    assert in_cluster("region", "list").stderr == "db1: writes wait: none acknowledges\n"
 
 
 @pytest.mark.parametrize("command", [("region", "drain", "r-a"), ("database", "move", "db1", "--to", "r-b")])

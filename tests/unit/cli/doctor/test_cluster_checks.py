@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +11,13 @@ from typing import Any, Final
 import pytest
 
 from foqs.cli.doctor import cluster_checks
-from foqs.cli.doctor.cluster_checks import check_cluster
+from foqs.cli.doctor.cluster_checks import check_cluster, primary_finding
 from foqs.options.config import Config, load
 from foqs.telemetry.findings import Finding
 from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import Layout, MalformedDocument, Member, Plan, ShardSpec
-from shardmgr.primary import Primaries
+from shardmgr.primary import DatabaseServer, LossPolicy, Primaries, Primary, PrimaryState
+from shardmgr.promoter import ElectedPromoter
 from shardmgr.registry.port import RegistryFailed
 from tests.support.certificates import secret_file
 
@@ -33,10 +34,10 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     def look(
         reading: ClusterReading | Exception = WELL, primaries: Primaries = NO_ENTRIES, **options: object
     ) -> dict[str, Finding]:
-        async def read(config: Config) -> tuple[ClusterReading, Primaries]:
+        async def read(config: Config) -> tuple[ClusterReading, Primaries, Mapping[str, ElectedPromoter]]:
             if isinstance(reading, Exception):
                 raise reading
-            return reading, primaries
+            return reading, primaries, {}
 
         monkeypatch.setattr(cluster_checks, "read_registry", read)
         text = (
@@ -148,3 +149,26 @@ def test_entry_that_cannot_be_read_is_bad_and_other_checks_go_on(examine: Examin
     assert "primaries/one: term" in found["Primary one"].detail
     assert "restore it from a backup" in found["Primary one"].remedy
     assert found["Store one"].state == "ok"
+
+
+ENTRY: Final = Primary(3, "a", LossPolicy.SEMI_SYNC, {"b": ""}, servers={"a": DatabaseServer("r-a", 1)})
+ELECTED: Final = ElectedPromoter("n", lacks_if_lost=())
+
+
+@pytest.mark.parametrize(
+    ("entry", "elected", "state", "detail"),
+    [
+        (ENTRY, ELECTED, "ok", "a in r-a, term 3"),
+        (ENTRY, replace(ELECTED, lacks_if_lost=("b is not reached",)), "warning", "hosts would not replace it: b is"),
+        (replace(ENTRY, policy=LossPolicy.ASYNC), replace(ELECTED, lacks_if_lost=("async",)), "ok", "a in r-a"),
+        (ENTRY, replace(ELECTED, blocked="writes wait: none; bring b back"), "bad", "writes wait: none"),
+        (replace(ENTRY, state=PrimaryState.FENCED), replace(ELECTED, text="waits for b"), "warning", "waits for b"),
+    ],
+)
+def test_what_the_elected_promoter_says_is_one_finding(
+    entry: Primary, elected: ElectedPromoter, state: str, detail: str
+) -> None:
+    found = primary_finding("main", entry, elected)
+    assert (found.check, found.state) == ("Primary main", state)
+    assert detail in found.detail
+    assert (found.state == "ok") == (not found.remedy)
