@@ -27,8 +27,8 @@ class TopicTable:
 
     def __init__(self, linger_ms: int) -> None:
         self._linger_ms = linger_ms
-        self._names: dict[str, set[str]] = {}
-        """The topics, by namespace."""
+        self._names: dict[str, dict[str, None]] = {}
+        """The topics, by namespace, in the order in which they entered."""
         self._empty_since_ms: dict[TopicName, int] = {}
         """Topics without items, and when they became empty, the oldest first."""
 
@@ -57,7 +57,7 @@ class TopicTable:
 
     def add(self, topic: TopicName) -> None:
         """Add a topic that is in the table."""
-        self._names.setdefault(topic[0], set()).add(topic[1])
+        self._names.setdefault(topic[0], {})[topic[1]] = None
 
     # ---------------------------------------------------------- before a flush
 
@@ -90,12 +90,12 @@ class TopicTable:
         for topic in removed:
             del self._empty_since_ms[topic]
             names = self._names[topic[0]]
-            names.discard(topic[1])
+            names.pop(topic[1], None)
             if not names:
                 del self._names[topic[0]]
         if self._empty_since_ms:
-            for namespace, names in filled.items():
-                for name in names:
+            for namespace, filled_names in filled.items():
+                for name in filled_names:
                     self._empty_since_ms.pop((namespace, name), None)
 
     @property

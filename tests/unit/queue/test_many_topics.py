@@ -174,7 +174,7 @@ def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest
 def test_topics_of_a_new_shard_are_sorted_and_read_in_several_turns() -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
-        engine.shards[1].memory.topic_table._names["default"] = set(NAMES)
+        engine.shards[1].memory.topic_table._names["default"] = dict.fromkeys(NAMES)
         local = LocalTopics(engine.shards, ChangeLog(1, 1_000))
         pages = 0
         more = True
