@@ -226,7 +226,7 @@ class Promoter:
             RegistryError: the entry was not read or not written; a later round may succeed.
             MalformedDocument: nothing is done until the entry is corrected.
         """
-        self._problems = {name: self._problems[name] for name in self._unreached}
+        self._problems = {name: self._problems[name] for name in self._servers.names if name in self._unreached}
         await self._connect()
         found = await read_primary(self._registry, self._database)
         if found is None:
