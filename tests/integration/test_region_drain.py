@@ -20,7 +20,7 @@ from tests.support.poll import eventually
 from tests.support.processes import PROGRAM
 from tests.support.real_cluster import RealCluster
 from tests.support.region_servers import SCHEMA, RegionServers
-from tests.support.zookeeper import ZooKeeper
+from tests.support.zookeeper import Ensemble, ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ class Site:
     def __init__(
         self,
         folder: Path,
-        zookeeper: ZooKeeper,
+        zookeeper: ZooKeeper | Ensemble,
         servers: RegionServers,
         stack: ExitStack,
         lost_primary_ms: int = 120_000,
@@ -74,7 +74,7 @@ class Site:
         return f"foqs://{','.join(f'127.0.0.1:{host.port}' for host in self.hosts)}"
 
     def command(self, *arguments: str) -> list[str]:
-        return [str(PROGRAM), *arguments, "--config", str(self.hosts[1].config)]
+        return [str(PROGRAM), *arguments, "--config", str(self.hosts[-1].config)]
 
     async def foqs(self, *arguments: str) -> str:
         """Run a command to its end. Return what it said."""
@@ -100,6 +100,11 @@ class Site:
         return await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
         )
+
+    async def doctor(self) -> str:
+        """Return what doctor says, in one line."""
+        done = await self._run("doctor")
+        return " ".join((done.stdout + done.stderr).split())
 
     async def foqs_killed(self, word: str, *arguments: str) -> None:
         """Run a command, and kill it when it says a word."""

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pyt
 
 def row_of_main(listing: str) -> list[str]:
     """Return the row of the database in the output of region list."""
-    [row] = [line.split() for line in listing.splitlines() if line.startswith("main")]
+    [row] = [line.split() for line in listing.splitlines() if line.startswith("main ")]
     return row
 
 

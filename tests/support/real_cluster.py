@@ -24,7 +24,7 @@ from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost, quick_host
-from tests.support.zookeeper import ZooKeeper
+from tests.support.zookeeper import Ensemble, ZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 6_000
 """The hosts' timeout. A machine that stalls for some seconds ends the session, and their shards move."""
@@ -40,7 +40,9 @@ class RealCluster:
     port: where hosts reach the database, when that is not its own.
     """
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeper, mariadb: MariaDb, shards: int = 8, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, zookeeper: ZooKeeper | Ensemble, mariadb: MariaDb, shards: int = 8, port: int = 0
+    ) -> None:
         self._folder = folder
         self._zookeeper = zookeeper
         self._port = port or mariadb.port

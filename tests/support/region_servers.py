@@ -134,8 +134,20 @@ class RegionServers:
 
     def stop_waiting_for_acks(self, name: str) -> None:
         """Weaken a primary by hand: its commits wait for no acker."""
-        setting = "rpl_semi_sync_master_enabled" if self.kind == "mariadb" else "rpl_semi_sync_source_enabled"
-        self.servers[name].query(f"SET GLOBAL {setting} = 0")
+        self.weaken(name, "enabled = 0")
+
+    def weaken(self, name: str, setting: str) -> None:
+        """Change a setting of semi-sync at a primary by hand, such as `timeout = 1000`."""
+        word = "master" if self.kind == "mariadb" else "source"
+        self.servers[name].query(f"SET GLOBAL rpl_semi_sync_{word}_{setting}")
+
+    def end_connections(self, name: str, user: str) -> None:
+        """End all connections of an account at a server."""
+        for (number,) in self.servers[name].query(
+            "SELECT id FROM information_schema.processlist WHERE user = %s", user
+        ):
+            with suppress(pymysql.OperationalError):  # it has ended
+                self.servers[name].query(f"KILL {number}")
 
     def acknowledging(self, name: str) -> int:
         """Return how many servers acknowledge for a primary."""

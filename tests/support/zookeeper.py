@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Final
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
 
 from kazoo.client import KazooClient
 
@@ -57,6 +57,11 @@ class ZooKeeper(zookeeper_server.ZooKeeper):
     def thaw(self) -> None:
         thaw(self.pid)
 
+    def start_alone(self) -> None:
+        """Start a server of an ensemble with its data, and without the others, as if they were lost for good."""
+        self._quorum = {}
+        self.start()
+
     @contextlib.contextmanager
     def client(self) -> Iterator[KazooClient]:
         """A plain client, to look and to meddle."""
@@ -67,6 +72,32 @@ class ZooKeeper(zookeeper_server.ZooKeeper):
         finally:
             client.stop()
             client.close()
+
+
+class Ensemble:
+    """Three servers; a context manager that starts and ends them.
+
+    Attributes:
+        servers: the leader first.
+    """
+
+    def __init__(self) -> None:
+        self.servers: list[ZooKeeper] = []
+        self.tick_ms = TICK_MS
+        self._started = ensemble(self.tick_ms)
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(server.hosts for server in self.servers)
+
+    def __enter__(self) -> Self:
+        self.servers = self._started.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._started.__exit__(kind, error, trace)
 
 
 @contextlib.contextmanager
