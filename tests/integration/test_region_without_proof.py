@@ -23,6 +23,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import eventually
 from tests.support.region_servers import RegionServers
+from tests.support.runbook import REGIONS, section
 from tests.support.zookeeper import Ensemble, ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(400)]
@@ -194,4 +195,55 @@ def test_writes_wait_while_two_regions_are_lost_and_go_on_without_a_loss_when_th
         producers.assert_nothing_is_lost(taken)
 
     with Ensemble() as zookeeper, RegionServers(kind, 3) as servers, ExitStack() as stack:
+        run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers, zookeeper.servers), timeout=380)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("left", ["a", "b"])
+def test_region_that_is_left_of_three_serves_alone_after_the_steps_of_the_documentation(
+    tmp_path: Path, left: str
+) -> None:
+    lines = section("Two regions are lost", REGIONS).replace(" --config host.toml", "").splitlines()
+    promote, report, forget = (line.split()[1:] for line in lines if line.strip().startswith("foqs "))
+
+    async def story(site: Site, servers: RegionServers, voters: list[ZooKeeper]) -> None:
+        await adopt(site, "semi-sync")
+        async with Client(site.address) as client:
+            async with load(client) as producers:
+                await producers.wait_for_more()
+                for name in {"a", "b", "c"} - {left}:
+                    servers.servers[name].kill9()
+                for voter in voters[1:]:
+                    voter.stop()
+                for host in site.hosts:
+                    host.kill9()
+                before = set(producers.enqueued)
+                site.hosts = [site.hosts[0 if left == "a" else 1]]
+                await asyncio.to_thread(follow_steps, site, servers, voters)
+                if left != "a":
+                    await site.foqs_killed("no acker is connected to b", *promote, "--yes")
+                    assert "LOST ENQUEUES" in await site.foqs(*report)
+                said = await site.foqs(*forget, "--yes")
+                assert f"hosts use {left} by their configuration" in said
+                await producers.wait_for_more()
+            taken = set(await dequeue_all(client, "t"))
+        lost = before - taken
+        print(f"{len(lost)} of {len(before)} acknowledged items were lost")
+        assert producers.enqueued - lost <= taken <= producers.tried
+        assert not lost or left != "a"
+
+    def follow_steps(site: Site, servers: RegionServers, voters: list[ZooKeeper]) -> None:
+        """Do what the page says of ZooKeeper and of the configuration of the host that is left."""
+        voters[0].stop()
+        voters[0].start_alone()
+        [host] = site.hosts
+        written = host.config.read_text()
+        urls = [f"mysql://hosts@127.0.0.1:{servers.servers[name].port}/" for name in ("a", left)]
+        for old, new in ((",".join(voter.hosts for voter in voters), voters[0].hosts), urls):
+            assert old in written
+            written = written.replace(old, new)
+        host.config.write_text(written)
+        host.launch()
+
+    with Ensemble() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers, zookeeper.servers), timeout=380)
