@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Final, Self
@@ -25,6 +26,7 @@ from typing import IO, Any, Final, Self
 from foqs.dev import region_database
 from foqs.dev.host_process import PROGRAM, HostProcess, program_environment, replace_file
 from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.region_network import RegionNetwork
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
@@ -118,6 +120,8 @@ class LocalCluster:
         with_sqs: every host has an SQS server.
         regions: the number of regions, each with a server of one database and a host, which replace `hosts` and `databases`;
             0: databases of one server each.
+        policy: with regions, the policy of their database.
+        with_distance: with regions, data can take time from one to another: see `network`. It needs root.
     """
 
     def __init__(
@@ -132,6 +136,8 @@ class LocalCluster:
         with_consoles: bool = False,
         with_sqs: bool = False,
         regions: int = 0,
+        policy: str = "semi-sync",
+        with_distance: bool = False,
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
@@ -149,7 +155,9 @@ class LocalCluster:
             raise ServerNotAvailable(
                 f"{self.folder} has a cluster {kind} regions; name another folder, or start that one"
             )
-        self.region_database = region_database.RegionDatabase(self.folder, regions, DATABASE) if regions else None
+        self.region_database = (
+            region_database.RegionDatabase(self.folder, regions, DATABASE, policy) if regions else None
+        )
         if self.region_database is None:
             servers = {
                 f"db{number}": programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)
@@ -184,6 +192,8 @@ class LocalCluster:
                 zip(ports, own, more, strict=True), 1
             )
         ]
+        self.network = self._place_servers() if with_distance else None
+        """The distance between the regions; ZooKeeper is in the first one, as is this process. None: there is no distance."""
 
     @property
     def url(self) -> str:
@@ -221,6 +231,8 @@ class LocalCluster:
             for server in servers:
                 server.stop(signal.SIGKILL)
                 server.close()
+            if self.network is not None:
+                self.network.close()
             (self.folder / DESCRIPTION_FILE).unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()
@@ -258,6 +270,18 @@ class LocalCluster:
             command = [*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"]
             run_program(command, env=program_environment(self._foqs))
             done.touch()
+
+    def _place_servers(self) -> RegionNetwork:
+        """Let each server and each host start in its region, and be reached from the others."""
+        assert self.region_database is not None
+        regions = [*self.region_database.regions.values()]
+        network = RegionNetwork(regions)
+        network.publish(regions[0], self.zookeeper.port)
+        for region, server, host in zip(regions, self.databases, self.hosts, strict=True):
+            server.starts_in = host.starts_in = partial(network.inside, region)
+            for port in (server.port, host.port, host.http_port):
+                network.publish(region, port)
+        return network
 
     def _prepare_databases(self) -> None:
         if self.region_database is None:

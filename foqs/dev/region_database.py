@@ -1,4 +1,4 @@
-"""A database with a MariaDB server in each region, all on this machine and without a distance between them.
+"""A database with a MariaDB server in each region, all on this machine.
 
 Always true: each server starts as docs/regions.md says, read-only and receiving nothing, and has the accounts of hosts,
 promoters and replicas. Knows nothing of hosts; who is the primary is decided by `foqs database adopt`, and then by hosts.
@@ -42,9 +42,10 @@ class RegionDatabase:
     Args:
         folder: the folder for those of the servers.
         schema: the name of the schema with the tables.
+        policy: `semi-sync` or `async`.
     """
 
-    def __init__(self, folder: Path, regions: int, schema: str) -> None:
+    def __init__(self, folder: Path, regions: int, schema: str, policy: str = "semi-sync") -> None:
         names = string.ascii_lowercase[:regions]
         self.regions = {name: f"r{number}" for number, name in enumerate(names, 1)}
         self.servers = {
@@ -52,6 +53,7 @@ class RegionDatabase:
             for number, name in enumerate(names, 11)
         }
         self._schema = schema
+        self._policy = policy
         self._password_file = folder / "replica-password"
         self._password_file.touch(mode=0o600)
         if not self._password_file.read_text():
@@ -73,7 +75,7 @@ class RegionDatabase:
     def adoption(self) -> list[str]:
         """The command that makes the first entry, without its configuration."""
         regions = [f"--region={name}={region}" for name, region in self.regions.items()]
-        return ["database", "adopt", NAME, "--primary", PRIMARY, *regions, "--yes"]
+        return ["database", "adopt", NAME, "--primary", PRIMARY, *regions, "--policy", self._policy, "--yes"]
 
     def write_start_files(self) -> None:
         """Write for each server a script that starts it again."""

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -73,6 +73,8 @@ class ServerProcess(ABC):
         self._is_temporary = folder is None
         self.folder = temporary_folder(self.name) if folder is None else folder
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.starts_in: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Returns the context in which the process is started, such as a region: see `RegionNetwork`."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -92,7 +94,7 @@ class ServerProcess(ABC):
             ServerNotAvailable: it ended, or did not answer in time.
         """
         assert self._process is None or self._process.poll() is not None, "it runs already"
-        with (self.folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log, self.starts_in():
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how
             )
