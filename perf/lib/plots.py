@@ -174,6 +174,61 @@ def fairness(report: Report, served: Mapping[tuple[str, str], Sequence[Served]])
     return _save(figure, report, "Fairness")
 
 
+def distance(report: Report) -> Path:
+    """Plot items per second over the distance of regions, a line for each number of shards and items of a call."""
+    lines: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for line in report.lines:
+        parameters = line["parameters"]
+        point = (parameters["distance_ms"], line["figures"]["items_per_s"])
+        lines.setdefault((parameters["batch"], parameters["shards"]), []).append(point)
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    axes = figure.subplots()
+    shards = sorted({count for _, count in lines})
+    styles = dict(zip(sorted({batch for batch, _ in lines}), ("-", "--", ":", "-."), strict=False))
+    for (batch, count), points in sorted(lines.items()):
+        places, rates = zip(*sorted(points), strict=True)
+        colour = _LINES[shards.index(count) % len(_LINES)]
+        label = f"{batch} a call, {count} shard{'s' if count > 1 else ''}"
+        axes.plot(places, rates, styles.get(batch, "-"), marker="o", color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_xticks(sorted({place for points in lines.values() for place, _ in points}))
+    axes.set_xlabel("round trip between regions, milliseconds")
+    axes.set_ylabel("items per second, enqueued, dequeued and acked (log)")
+    axes.grid(color="#e4e4e4")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _save(figure, report, "Distance of regions")
+
+
+def loss(report: Report) -> Path:
+    """Plot what each loss of a primary has cost, in items and in time, by how far its replicas were behind."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    items, times = figure.subplots(1, 2)
+    found = [{**line["parameters"], **line["figures"]} for line in report.lines]
+    lags = [each["lag_ms"] for each in found]
+    ranges = [each for each in found if each["reported_max"] is not None]
+    items.vlines(
+        [each["lag_ms"] for each in ranges],
+        [each["reported_min"] for each in ranges],
+        [each["reported_max"] for each in ranges],
+        color=_REACHED,
+        linewidth=5,
+        label="range that was reported",
+    )
+    items.plot(lags, [each["lost"] for each in found], "o", color=_MISSED, label="lost")
+    items.set_yscale("symlog", linthresh=10)
+    items.set_ylabel("acknowledged items (linear up to 10, then log)")
+    times.plot(lags, [each["acknowledged_ms"] for each in found], "o", color=_MISSED, label="lost")
+    for bound in sorted({each["max_lag_ms"] for each in found}):
+        times.axhline(bound, color="#333333", linewidth=1, label=f"bound, max_lag_ms = {bound}")
+    times.set_ylabel("from the first to the last lost acknowledgement\nof a shard, milliseconds")
+    for axes in (items, times):
+        axes.set_xlabel("lag of the nearest replica when the primary was killed, milliseconds")
+        axes.set_ylim(bottom=0)
+        axes.grid(color="#e4e4e4")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return _save(figure, report, "A lost primary, policy async")
+
+
 def _label(parameters: dict[str, Any]) -> str:
     words = [parameters["system"], f"{parameters['batch']} a call"]
     if parameters["mode"] != "both":

@@ -290,6 +290,37 @@ def test_trials_of_fairness_deliver_every_item() -> None:
         assert line["figures"]["missing"] == 0 or line["parameters"]["trial"] == "flood"
 
 
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_items_are_counted_at_each_distance_between_regions() -> None:
+    small = ("--shards", "2", "--seconds", "0.5", "--callers", "3", "--calls", "2", "--no-plots")
+    found = lines("regions", "distance", *small, "--distances", "0", "40", "--batch", "10", timeout_s=800)
+
+    assert [line["parameters"]["distance_ms"] for line in found] == [0, 40]
+    for line in found:
+        assert line["figures"]["left"] == 0
+        assert line["figures"]["trip_ms"] >= line["parameters"]["distance_ms"]
+        # A commit waits for a replica in another region.
+        assert line["figures"]["alone_enqueue_ms"] >= line["parameters"]["distance_ms"]
+
+
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_the_loss_of_a_primary_is_within_its_bound_and_its_report() -> None:
+    small = ("--shards", "2", "--seconds", "2", "--rate", "60", "--no-plots")
+    (found,) = lines("regions", "loss", *small, "--delays", "200", "--repetitions", "1", timeout_s=800)
+
+    figures = found["figures"]
+    assert figures["acknowledged"] > 0
+    assert figures["within_bound"]
+    assert figures["within_report"]
+    assert figures["once"]
+
+
 def test_a_backlog_names_its_topic_if_the_schema_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "now_ms", lambda: 900)
     file = tmp_path / "shard-0.db"
