@@ -75,6 +75,8 @@ DIFFERENT: Final = {
         "test_bad_ids.py::test_duplicate_id_is_refused_the_second_time": METHODS,
         "test_bad_ids.py::test_every_call_on_an_acked_item_changes_nothing": METHODS,
         "test_bad_ids.py::test_malformed_or_foreign_cursor_is_refused": METHODS,
+        "test_bad_ids.py::test_bad_entry_affects_no_other": METHODS,
+        "test_bad_ids.py::test_wrong_token_changes_nothing": METHODS,
         "test_bad_ids.py::test_ended_lease_can_be_acked_and_extended_and_only_until_the_next_lease": LATE,
         "test_leases.py::test_ended_lease_can_be_extended_until_the_item_is_leased_again": LATE,
         "test_leases.py::test_extension_that_arrives_after_a_nack_changes_nothing": "the older host accepts no lease_ms of 0",
