@@ -223,6 +223,7 @@ def loss(report: Report) -> Path:
     times.set_ylabel("from the first to the last lost acknowledgement\nof a shard, milliseconds")
     for axes in (items, times):
         axes.set_xlabel("lag of the nearest replica when the primary was killed, milliseconds")
+        axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.grid(color="#e4e4e4")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
