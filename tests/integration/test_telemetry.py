@@ -31,8 +31,8 @@ RULE_TESTS = Path(__file__).parents[1] / "prometheus" / "alerts_test.yml"
 NAMES = ("one", "two")
 TOKEN = "secret-of-the-operator-0123456789"
 RATE_INTERVAL = "20s"
-NOT_NOW = ("overview: Time to empty: A", *(f"overview: Primaries of databases: {each}" for each in "ABC"))
-"""Expressions without a value while the backlog does not shrink, and in a cluster without regions."""
+NOT_NOW = ("overview: Time to empty: A", "overview: Primaries of databases: ")
+"""How expressions begin that have no value while the backlog does not shrink, or in a cluster without regions."""
 
 
 def promtool(*arguments: object) -> str:
@@ -167,7 +167,7 @@ def test_expressions_find_their_metrics_in_a_loaded_cluster(cluster: LoadedClust
     assert len(selectors) > 50
     assert not [selector for selector in sorted(selectors) if not _has_series(prometheus, selector)]
     empty = [name for name, expression in dashboards.items() if not prometheus.query(expression)]
-    assert [name for name in empty if name not in NOT_NOW] == []
+    assert [name for name in empty if not name.startswith(NOT_NOW)] == []
     for expression in alert_expressions():
         prometheus.query(expression)  # raises if it cannot be computed
 
