@@ -1,11 +1,11 @@
 """The topics of a namespace with the most ready items, the oldest one, or the most dead items.
 
-Holds `Rankings`. Topics are listed by name only, so a ranking reads them all. Always
-true: one ranking is read at a time, in pages between which other tasks run; a request
-waits a limited time, and gets what is known then, with how much was read. A ranking is
-read when a page is loaded that needs it. Rankings are read again only after `COST_FACTOR`
-times the time of all readings before, so that open pages take a small part of a core,
-however many topics and rankings there are. Knows nothing of pages.
+Holds `Rankings`. Topics are listed by name only, so a ranking reads them all; one reading
+serves all orders. Always true: one choice of topics is read at a time, in pages between
+which other tasks run; a request waits a limited time, and gets what is known then, with how
+much was read. A choice is read when a page is loaded that needs it. Choices are read again
+only after `COST_FACTOR` times the time of all readings before, so that open pages take a
+small part of a core, however many topics and choices there are. Knows nothing of pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPICS_MAX: Final = 1_000
 """The most topics of a ranking."""
 PAGE_TOPICS: Final = 10_000
 """The maximum number of topics that one call lists. A host without a cluster sorts the names for each call."""
-RANKINGS_MAX: Final = 4
+CHOICES_MAX: Final = 4
 PERIOD_S: Final = 1.0
 COST_FACTOR: Final = 25
 _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
@@ -41,22 +41,20 @@ _LEAST: Final = {"ready": 1, "age": 0, "dead": 1}
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """The topics to rank, and the order.
+    """The topics to rank.
 
     Attributes:
         states: the states; only topics with an item in one of them are listed.
-        order: a key of `ORDERS`.
     """
 
     namespace: str
     prefix: str
     states: tuple[State, ...]
-    order: str
 
 
 @dataclass(slots=True, frozen=True)
 class TopicRanking:
-    """The best topics of a choice.
+    """The best topics of a choice in one order.
 
     Attributes:
         read_count: the topics that were read.
@@ -98,8 +96,8 @@ class HighestTopics:
 class _Reading:
     """One reading of all topics of a choice."""
 
-    def __init__(self, choice: Choice) -> None:
-        self.best = HighestTopics(choice.order)
+    def __init__(self) -> None:
+        self.best = {order: HighestTopics(order) for order in ORDERS}
         self.read_count = 0
         self.cost_s = 0.0
         self.ended_at_s: float | None = None
@@ -135,18 +133,18 @@ class Rankings:
         self._read_again_at_s = 0.0
         """The moment before which no ranking is read again, on the loop's clock."""
 
-    async def follow(self, choice: Choice) -> TopicRanking:
+    async def follow(self, choice: Choice, order: str) -> TopicRanking:
         """Return the ranking of an open page as it is known now.
 
         Raises:
-            Unavailable: other rankings took its place since the page was loaded.
+            Unavailable: other choices took its place since the page was loaded.
         """
-        if choice not in self._entries and len(self._entries) >= RANKINGS_MAX:
+        if choice not in self._entries and len(self._entries) >= CHOICES_MAX:
             raise Unavailable("newer lists took the place of this one; load the page again")
-        return await self.get(choice, 0.0)
+        return await self.get(choice, order, 0.0)
 
-    async def get(self, choice: Choice, wait_s: float) -> TopicRanking:
-        """Return the ranking of a choice as it is known within `wait_s`. Raises what the listing raises."""
+    async def get(self, choice: Choice, order: str, wait_s: float) -> TopicRanking:
+        """Return the ranking of a choice in an order of `ORDERS`, as it is known within `wait_s`. Raises what the listing raises."""
         now_s = asyncio.get_running_loop().time()
         entry = self._entry(choice)
         whole = entry.whole
@@ -161,13 +159,14 @@ class Rankings:
         if reading is None:
             return TopicRanking([], 0, is_whole=False, age_s=0.0)
         age_s = 0.0 if reading.ended_at_s is None else asyncio.get_running_loop().time() - reading.ended_at_s
-        return TopicRanking(reading.best.topics(), reading.read_count, reading.ended_at_s is not None, age_s)
+        topics = reading.best[order].topics()
+        return TopicRanking(topics, reading.read_count, reading.ended_at_s is not None, age_s)
 
     def _entry(self, choice: Choice) -> _ChoiceReadings:
         entry = self._entries.get(choice)
         if entry is None:
             entry = self._entries[choice] = _ChoiceReadings()
-            if len(self._entries) > RANKINGS_MAX:
+            if len(self._entries) > CHOICES_MAX:
                 _, dropped = self._entries.popitem(last=False)
                 if dropped.task is not None:
                     dropped.task.cancel()
@@ -176,7 +175,7 @@ class Rankings:
         return entry
 
     def _start(self, choice: Choice, entry: _ChoiceReadings) -> None:
-        entry.next = _Reading(choice)
+        entry.next = _Reading()
         entry.task = asyncio.get_running_loop().create_task(self._read(choice, entry, entry.next))
 
         def on_ended(task: asyncio.Task[None]) -> None:
@@ -194,7 +193,8 @@ class Rankings:
                 topics, cursor = await self._list_topics(
                     choice.namespace, choice.prefix, choice.states or _ALL_STATES, cursor, self._page_topics
                 )
-                reading.best.add(topics)
+                for best in reading.best.values():
+                    best.add(topics)
                 reading.read_count += len(topics)
                 reading.cost_s += self._cpu_s() - started_s
                 if cursor is None:

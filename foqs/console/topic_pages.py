@@ -56,7 +56,8 @@ CHARTS: Final = (
 
 async def topics(page_request: PageRequest) -> web.StreamResponse:
     """Show a page of topics by name, or the first of them by ready items, age or dead items."""
-    values = await _list_values(page_request, lambda choice: page_request.shared.rankings.get(choice, RANKING_WAIT_S))
+    rankings = page_request.shared.rankings
+    values = await _list_values(page_request, lambda choice, order: rankings.get(choice, order, RANKING_WAIT_S))
     return page_request.page("topics.html", "Topics", stream=TOPICS.address(page_request), **values)
 
 
@@ -66,7 +67,7 @@ async def list_values(page_request: PageRequest) -> Mapping[str, Any]:
 
 
 async def _list_values(
-    page_request: PageRequest, get_ranking: Callable[[Choice], Awaitable[TopicRanking]]
+    page_request: PageRequest, get_ranking: Callable[[Choice, str], Awaitable[TopicRanking]]
 ) -> Mapping[str, Any]:
     prefix = page_request.values.get("prefix", "")
     order = _choice(page_request, "order", LIST_ORDERS, "name")
@@ -81,8 +82,8 @@ async def _list_values(
         listed, next_cursor = found.topics, found.next_cursor
     else:
         await check_listing(page_request)
-        choice = Choice(page_request.namespace, prefix, tuple(State[name.upper()] for name in states), order)
-        ranking = await get_ranking(choice)
+        choice = Choice(page_request.namespace, prefix, tuple(State[name.upper()] for name in states))
+        ranking = await get_ranking(choice, order)
         start = max(0, page_request.number("cursor") or 0)
         listed = ranking.topics[start : start + PAGE_TOPICS]
         next_cursor = str(start + PAGE_TOPICS) if start + PAGE_TOPICS < len(ranking.topics) else None
