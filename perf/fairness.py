@@ -15,8 +15,8 @@ import argparse
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from math import log
 from random import Random
 from typing import Any, Final
@@ -27,6 +27,7 @@ from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, Delivery, Item, TopicPolicy
 from perf.lib.fairness import Served, percentiles, spread
 from perf.lib.report import Report, say
+from perf.lib.running import running
 from perf.lib.stage import add_stage_options, stage
 
 TENANTS: Final = (300, 20, 500, 200, 1_000, 120)
@@ -79,18 +80,9 @@ class Load:
 
         await asyncio.gather(*(caller() for _ in range(_CALLS)))
 
-    @asynccontextmanager
-    async def consumers(self, count: int) -> AsyncIterator[None]:
+    def consumers(self, count: int) -> AbstractAsyncContextManager[None]:
         """Let this many consumers work until the block ends."""
-        tasks = [asyncio.ensure_future(self._consume()) for _ in range(count)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    raise ended
+        return running(self._consume() for _ in range(count))
 
     async def until_all_are_delivered(self) -> None:
         while self.missing:  # noqa: ASYNC110 - the clock of the trial is not that precise

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from foqs_client import Client, FoqsError, Item, UnknownOutcome
+from perf.lib.running import running
 
 TOPIC: Final = "loss"
 _PRODUCERS: Final = 8
@@ -33,20 +34,11 @@ class Ledger:
         self.acknowledged: dict[bytes, tuple[int, float]] = {}
         self._numbers = itertools.count()
 
-    @asynccontextmanager
-    async def producers(self, client: Client, rate: float) -> AsyncIterator[None]:
+    def producers(self, client: Client, rate: float) -> AbstractAsyncContextManager[None]:
         """Let producers send this many items a second, one in a call, whatever happens, until the block ends."""
         begun_s = time.monotonic()
         starts_s = [begun_s + number / rate for number in range(_PRODUCERS)]
-        tasks = [asyncio.ensure_future(self._produce(client, start_s, _PRODUCERS / rate)) for start_s in starts_s]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    raise ended
+        return running(self._produce(client, start_s, _PRODUCERS / rate) for start_s in starts_s)
 
     async def _produce(self, client: Client, due_s: float, pause_s: float) -> None:
         while True:
