@@ -26,12 +26,15 @@ from perf.lib.table import Row
 from perf.lib.trial import Filled, Trial, once
 from tests.support.descendants import descendants, is_running
 from tests.support.poll import until
+from tests.support.region_networks import network
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--seconds", "0.2", "--warmup", "0.1"]
 ONCE = ["--repeats", "1"]
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql]
+
+__all__ = ["network"]
 
 
 def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, Any]]:
@@ -293,7 +296,7 @@ def test_trials_of_fairness_deliver_every_item() -> None:
 @pytest.mark.long
 @pytest.mark.zookeeper
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.usefixtures("network")
 def test_items_are_counted_at_each_distance_between_regions() -> None:
     small = ("--shards", "2", "--seconds", "0.5", "--callers", "3", "--calls", "2", "--no-plots")
     found = lines("regions", "distance", *small, "--distances", "0", "40", "--batch", "10", timeout_s=800)
@@ -309,7 +312,7 @@ def test_items_are_counted_at_each_distance_between_regions() -> None:
 @pytest.mark.long
 @pytest.mark.zookeeper
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.usefixtures("network")
 def test_the_loss_of_a_primary_is_within_its_bound_and_its_report() -> None:
     small = ("--shards", "2", "--seconds", "2", "--rate", "60", "--no-plots")
     (found,) = lines("regions", "loss", *small, "--delays", "200", "--repetitions", "1", timeout_s=800)

@@ -6,27 +6,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
 from foqs.dev.region_network import RegionNetwork
-from foqs.dev.server_process import ServerNotAvailable
 from tests.support.ports import free_port
+from tests.support.region_networks import network
 
 pytestmark = pytest.mark.process
 
+__all__ = ["network"]
+
 _DELAY_S = 0.05
-
-
-@pytest.fixture
-def network() -> Iterator[RegionNetwork]:
-    try:
-        made = RegionNetwork(["r1", "r2", "r3"])
-    except ServerNotAvailable as refusal:  # a user who is not root, or a container without the right
-        pytest.skip(str(refusal))
-    with closing(made) as found:
-        yield found
 
 
 @pytest.fixture
