@@ -1,7 +1,7 @@
 """Whether the commits of a primary wait for an ack that nobody sends: then its database accepts no writes.
 
-Always true: only a primary that hosts use and that must wait for acks is blocked; one round alone blocks nothing, as commits
-wait for a round trip all the time. It changes nothing of a promotion. Pure; the time is an argument.
+Always true: only a primary at which hosts commit and that must wait for acks is blocked; one round alone blocks nothing, as
+commits wait for a round trip all the time. It changes nothing of a promotion. Pure; the time is an argument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BlockedCommits:
         Args:
             primary: the report of the entry's server; None: it is not reached.
         """
-        if primary is None or not entry.is_serving or not self._would_wait(entry, primary):
+        if primary is None or not entry.is_in_use or not self._would_wait(entry, primary):
             self._seen = None
             return ""
         seen = entry.term, entry.server, primary.acknowledged
@@ -36,11 +36,13 @@ class BlockedCommits:
             self._seen, self._since_ms = seen, now_ms
         if now_ms - self._since_ms < BLOCKED_MS:
             return ""
-        ackers = " or ".join(sorted(entry.ackers)) or "a replica, of which the entry names none"
-        return f"writes wait: commits of {entry.server} need an ack of {ackers}, and none comes; bring one of them back"
+        need = f"writes wait: commits of {entry.server} need an ack"
+        if not entry.ackers:
+            return f"{need}, and the entry names no replica; let one rejoin: foqs database rejoin"
+        return f"{need} of {' or '.join(sorted(entry.ackers))}, and none comes; bring one of them back"
 
     @staticmethod
     def _would_wait(entry: Primary, primary: ServerReport) -> bool:
         """Return whether commits wait now, or would."""
-        in_use = entry.policy is LossPolicy.SEMI_SYNC and primary.waits_for_acks and not primary.is_read_only
-        return in_use and (primary.waiting_commits > 0 or primary.acknowledgers == 0)
+        needs_acks = entry.policy is LossPolicy.SEMI_SYNC and primary.waits_for_acks and not primary.is_read_only
+        return needs_acks and (primary.waiting_commits > 0 or primary.acknowledgers == 0)

@@ -115,6 +115,11 @@ class Primary:
         """Whether hosts may use its server."""
         return self.state is PrimaryState.SERVING
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether hosts commit at its server: it serves, or owners write their last flushes there before they give shards back."""
+        return self.is_serving or (self.state is PrimaryState.DRAINING and self.has_served)
+
 
 @dataclass(slots=True, frozen=True)
 class Primaries:

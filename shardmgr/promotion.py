@@ -134,8 +134,7 @@ class Promotion:
     def is_weakened(self) -> bool:
         """Return whether hosts commit at a primary that does not wait for acks as it must."""
         primary = self._reports.get(self._entry.server)
-        in_use = self._entry.is_serving or (self._entry.state is PrimaryState.DRAINING and self._entry.has_served)
-        return in_use and primary is not None and not primary.is_read_only and self._lacks_acks(primary)
+        return self._entry.is_in_use and primary is not None and not primary.is_read_only and self._lacks_acks(primary)
 
     def has_position(self, report: ServerReport) -> bool:
         """Return whether a server may become the primary: it has applied all that the term acknowledged."""
