@@ -161,7 +161,6 @@ class HostPromoters:
             if done is None:
                 self._forget(database)
             if done is not None and done.elected is not None:
-                await promoter.close()
                 await self._wait(database)
             elif done is not None and done.entry.is_serving:
                 await self._wait_for_entry(database, done.version)

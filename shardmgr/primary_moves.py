@@ -138,7 +138,7 @@ async def run_promoter(
     *,
     vacant_ms: int = 0,
 ) -> None:
-    """Run rounds of a promoter while it is elected, until one is done, or the database has no entry.
+    """Run rounds of a promoter while it is elected, until one is done, or the database has no entry. It is closed while another is.
 
     Args:
         nonce: identifies this run of the process.
@@ -164,6 +164,7 @@ async def run_promoter(
             if elected.nonce:
                 seen_ms = boot_ms()
             if elected.nonce != nonce:
+                await promoter.close()
                 done = await _watched_round(registry, database, elected)
             else:
                 done = await promoter.run_round()

@@ -10,7 +10,7 @@ the rules, which are in `promotion`, nor of SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypeVar
 
@@ -232,7 +232,7 @@ class Promoter:
         if found is None:
             return None
         entry = found.entry
-        reports = await self._observe(entry)
+        reports, blocked = await self._observe(entry)
         free = not entry.is_serving and await self._are_shards_free(entry)
         step = self._next_step(entry, reports, shards_free=free)
         if isinstance(step, ReplaceEntry) and self._needs_published(entry, step.entry):
@@ -264,7 +264,7 @@ class Promoter:
             reached=tuple(reports),
             proven=judged.proven_ackers(),
             lacks_if_lost=missing_to_promote(entry, others),
-            blocked=self._blocked_commits.problem(entry, reports.get(entry.server), self._boot_ms()),
+            blocked=blocked,
             is_weakened=judged.is_weakened(),
             unacknowledged=reports[entry.server].unacknowledged if entry.server in reports else 0,
         )
@@ -371,7 +371,10 @@ class Promoter:
         return flushes, {n: each for n, each in own.items() if each.database == self._database}, not problems
 
     async def close(self) -> None:
-        """End all connections. Safe to repeat."""
+        """End all connections, and forget what earlier rounds saw of the primary: another promoter may be elected. Safe to repeat."""
+        self._blocked_commits = BlockedCommits()
+        if self._suspicion is not None:
+            self._suspicion.forget()
         attempts, self._attempts = self._attempts, {}
         for attempt in attempts.values():
             attempt.cancel()
@@ -412,16 +415,20 @@ class Promoter:
 
     # ------------------------------------------------------------------ reports
 
-    async def _observe(self, entry: Primary) -> dict[str, ServerReport]:
-        """Read the standings of all servers, then the primary, then the others."""
+    async def _observe(self, entry: Primary) -> tuple[dict[str, ServerReport], str]:
+        """Read the standings of all servers, then the primary, then the others. Return the reports, and `PromoterRound.blocked`."""
         reached = [name for name in entry.servers if self._is_right(name, entry)]
         standings = await self._gather({name: self._connections[name].standing() for name in reached})
-        primary = [name for name in standings if name == entry.server]
-        replicas = [name for name in standings if name != entry.server]
-        reports: dict[str, ServerReport] = {}
-        for names in (primary, replicas):
-            reports |= await self._gather({name: self._connections[name].report(standings[name]) for name in names})
-        return reports
+
+        async def read(names: Iterable[str]) -> dict[str, ServerReport]:
+            return await self._gather({name: self._connections[name].report(standings[name]) for name in names})
+
+        asked_ms = self._boot_ms()
+        reports = await read(standings.keys() & {entry.server})
+        # Judged before the others are read, and before the step is carried out: both may take seconds.
+        blocked = self._blocked_commits.problem(entry, reports.get(entry.server), asked_ms, self._boot_ms())
+        reports |= await read(name for name in standings if name != entry.server)
+        return reports, blocked
 
     def _is_right(self, name: str, entry: Primary) -> bool:
         """Return whether there is a connection to the server that the entry names."""

@@ -24,6 +24,7 @@ class Suspicion:
     def __init__(self, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._term = (0, "")
+        """Term and server of the round before; 0: there was none."""
         self._since_ms: int | None = None
         """When nobody heard from the primary first; None: somebody does."""
         self._heard: dict[str, str] = {}
@@ -39,6 +40,10 @@ class Suspicion:
         if self._since_ms is None:
             self._since_ms = now_ms
         return now_ms - self._since_ms >= self._grace_ms and not missing_to_promote(entry, reports)
+
+    def forget(self) -> None:
+        """Forget earlier rounds, as when another promoter watches the primary meanwhile."""
+        self._term = (0, "")
 
     def _is_heard(self, entry: Primary, reports: Mapping[str, ServerReport]) -> bool:
         """Return whether an acker has heard from the primary since the round before, and note what each has heard."""

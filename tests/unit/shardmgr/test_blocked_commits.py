@@ -22,14 +22,17 @@ def said(*rounds: ServerReport | None, entry: Primary = ENTRY) -> Sequence[bool]
     """Return of each round, which are a second apart, whether writes are blocked."""
     blocked = BlockedCommits()
     moments_ms = (1_000 * number for number in range(len(rounds)))
-    return [bool(blocked.problem(entry, primary, now_ms)) for now_ms, primary in zip(moments_ms, rounds, strict=True)]
+    return [
+        bool(blocked.problem(entry, primary, now_ms, now_ms))
+        for now_ms, primary in zip(moments_ms, rounds, strict=True)
+    ]
 
 
 def text(entry: Primary) -> str:
     """Return what is said of a primary to which no replica is connected."""
     blocked = BlockedCommits()
-    blocked.problem(entry, ALONE, 0)
-    return blocked.problem(entry, ALONE, 1_000)
+    blocked.problem(entry, ALONE, 0, 0)
+    return blocked.problem(entry, ALONE, 1_000, 1_000)
 
 
 def test_primary_is_blocked_if_the_same_commits_wait_for_a_second() -> None:
@@ -52,6 +55,14 @@ def test_primary_without_any_replica_in_its_entry_needs_one_that_rejoins() -> No
 def test_primary_that_is_drained_is_blocked_while_owners_write_there() -> None:
     assert said(WAITING, WAITING, entry=start_drain(ENTRY, "r2")) == [False, True]
     assert "need an ack of r2 or r3" in text(start_drain(ENTRY, "r2"))
+
+
+def test_commits_wait_since_the_first_answer_until_the_next_question() -> None:
+    """A slow read is no wait."""
+    blocked = BlockedCommits()
+    assert blocked.problem(ENTRY, WAITING, 0, 5_000) == ""
+    assert blocked.problem(ENTRY, WAITING, 5_000, 10_000) == ""
+    assert blocked.problem(ENTRY, WAITING, 10_000, 10_000) != ""
 
 
 def test_primary_that_is_not_reached_for_a_moment_is_judged_again() -> None:

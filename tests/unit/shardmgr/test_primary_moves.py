@@ -342,6 +342,31 @@ def test_command_is_the_promoter_only_after_nobody_else_was_for_a_time() -> None
     on_site(story)
 
 
+def test_promoter_is_closed_while_another_one_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        events: list[str] = []
+        promoter = site.promoter(site.one)
+
+        async def close() -> None:
+            events.append("closed")
+
+        def after(done: PromoterRound) -> bool:
+            events.append("own round" if done.elected is None else "round of another")
+            return done.elected is not None
+
+        async def pause(_: PromoterRound | None) -> None:
+            await site.one.withdraw(ELECTION_FOLDER, "main")
+            await site.two.announce(ELECTION_FOLDER, "main", b'{"nonce":"n2","version":0,"at_rest":false,"text":""}')
+
+        with monkeypatch.context() as patch:
+            patch.setattr(promoter, "close", close)
+            await run_promoter(site.one, "main", "n1", promoter, after, pause, lambda: 0)
+        await promoter.close()
+        assert events[-3:] == ["own round", "closed", "round of another"]
+
+    on_site(story)
+
+
 def test_primary_does_not_move_to_a_server_that_is_not_reached() -> None:
     """Its shards would be taken away, and nobody could have them until it is back."""
     entry = Primary(2, "r1", LossPolicy.ASYNC, {"r2": "1.1", "r3": "1.1"}, servers=SERVERS)

@@ -16,11 +16,11 @@ from shardmgr.primary import DatabaseServer, LossPolicy, Primary, PrimaryState
 from shardmgr.primary_changes import abort, accept_loss, first_entry, start_drain, start_revoking
 from shardmgr.primary_document import change_primary, read_primary, replace_primary
 from shardmgr.promoter import Promoter, PromoterRound, ShardsFree
-from shardmgr.promotion import AwaitChange, ReplaceEntry, ServerCommand
+from shardmgr.promotion import AwaitChange, ReplaceEntry, SendCommand, ServerCommand
 from shardmgr.registry.port import Registry
 from tests.support.local_ensemble import LocalEnsemble
-from tests.support.plain_database_servers import SERVER_IDS, PlainDatabaseServers
-from tests.support.plain_regions import REGIONS, World
+from tests.support.plain_database_servers import SERVER_IDS, PlainConnection, PlainDatabaseServers
+from tests.support.plain_regions import REGIONS, PlainServer, World
 
 ROUNDS_MAX: Final = 200
 SERVERS: Final = {name: DatabaseServer(name, number) for name, number in SERVER_IDS.items()}
@@ -217,6 +217,51 @@ def test_acker_that_could_not_follow_is_asked_first_again_after_a_time() -> None
         for _ in range(3):
             await site.run(promoter)
         assert r3.is_receiving
+
+    on_site(story)
+
+
+def test_slow_step_is_no_wait_of_commits() -> None:
+    """Two looks at the primary in one moment are not a second of waiting, however long the step after the second one takes."""
+
+    async def story(site: Site) -> None:
+        class SlowConnection(PlainConnection):
+            async def carry_out(self, step: SendCommand) -> None:
+                site.now_ms += 5_000
+                await super().carry_out(step)
+
+        class SlowServers(PlainDatabaseServers):
+            def _connection(self, server: PlainServer) -> PlainConnection:
+                return SlowConnection(self, server)
+
+        promoter = site.promoter("r1", SlowServers(site.world, "r1"))
+        await site.until_rest(lambda: promoter)
+        for name in ("r2", "r3"):
+            site.world.servers[name].kill9()
+        assert (await site.run(promoter)).blocked == ""
+        site.world.servers["r3"].start()
+        done = await site.run(promoter)
+        assert isinstance(done.step, SendCommand)
+        assert done.step.command is ServerCommand.FOLLOW
+        assert done.blocked == ""
+
+    on_site(story)
+
+
+def test_promoter_that_was_closed_meanwhile_judges_the_primary_again() -> None:
+    async def story(site: Site) -> None:
+        promoter = site.promoter("r1")
+        await site.until_rest(lambda: promoter)
+        for name in ("r2", "r3"):
+            site.world.servers[name].kill9()
+
+        async def is_blocked() -> bool:
+            site.now_ms += 1_000
+            return bool((await site.run(promoter)).blocked)
+
+        assert [await is_blocked() for _ in range(2)] == [False, True]
+        await promoter.close()
+        assert [await is_blocked() for _ in range(2)] == [False, True]
 
     on_site(story)
 

@@ -62,6 +62,14 @@ def test_next_primary_gets_its_own_grace_period() -> None:
     assert suspicion.is_lost(other, SILENT, 10_000)
 
 
+def test_what_was_seen_before_another_promoter_watched_the_primary_does_not_count() -> None:
+    suspicion = Suspicion(GRACE_MS)
+    assert not suspicion.is_lost(ENTRY, SILENT, 0)
+    suspicion.forget()
+    assert not suspicion.is_lost(ENTRY, SILENT, 60_000)
+    assert suspicion.is_lost(ENTRY, SILENT, 65_000)
+
+
 @pytest.mark.parametrize(
     ("entry", "reports", "reason"),
     [
