@@ -7,6 +7,7 @@ ends with the command. Knows nothing of what is sent over the connections.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from foqs.access.host_secrets import cluster_credentials
@@ -64,17 +65,28 @@ def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int |
     )
 
 
-async def read_registry(config: Config) -> tuple[ClusterReading, Primaries, Mapping[str, ElectedPromoter]]:
-    """Read the cluster, the entries of its databases, and what their elected promoters have published, in a session of its own.
+@dataclass(slots=True, frozen=True)
+class RegistryReading:
+    """What the registry has of a cluster.
 
-    Raises `RegistryError`, `MalformedDocument`.
+    Attributes:
+        primaries: the entries of the databases in the layout.
+        elected: by database with an entry, what its elected promoter has published; none if nobody is elected.
     """
+
+    cluster: ClusterReading
+    primaries: Primaries = field(default_factory=Primaries)
+    elected: Mapping[str, ElectedPromoter] = field(default_factory=dict)
+
+
+async def read_registry(config: Config) -> RegistryReading:
+    """Read the registry in a session of its own. Raises `RegistryError`, `MalformedDocument`."""
     registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
-        reading = await read_cluster(registry)
-        shards = {} if reading.layout is None else reading.layout.shards
+        cluster = await read_cluster(registry)
+        shards = {} if cluster.layout is None else cluster.layout.shards
         primaries = await read_primaries(registry, (spec.database for spec in shards.values()))
-        return reading, primaries, await elected_promoters(registry, primaries.entries)
+        return RegistryReading(cluster, primaries, await elected_promoters(registry, primaries.entries))
     finally:
         await registry.close()

@@ -38,7 +38,7 @@ async def check_cluster(config: Config) -> list[Finding]:
     """Run all checks of the cluster."""
     findings = [await _check_advertised_address(config)]
     try:
-        reading, primaries, elected = await read_registry(config)
+        reading = await read_registry(config)
     except RegistryError as error:
         remedy = "start it, or correct cluster.zookeeper, and check that this machine reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
@@ -48,15 +48,16 @@ async def check_cluster(config: Config) -> list[Finding]:
         findings.append(Finding("ZooKeeper", "bad", f"its data cannot be read: {error}", remedy))
         return [*findings, *await _check_databases(config, Layout(), Primaries())]
     findings.append(_check_zookeeper(config))
-    findings += _check_members(config, reading.members)
-    findings.append(await check_peers(config, reading.members))
-    if reading.layout is None:
+    layout, members = reading.cluster.layout, reading.cluster.members
+    findings += _check_members(config, members)
+    findings.append(await check_peers(config, members))
+    if layout is None:
         remedy = "create it with foqs cluster init --config FILE, or correct cluster.root"
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
         return [*findings, *await _check_databases(config, Layout(), Primaries())]
-    findings.append(_check_layout(config, reading.layout))
-    findings += _check_primaries(primaries, elected)
-    return [*findings, *await _check_databases(config, reading.layout, primaries)]
+    findings.append(_check_layout(config, layout))
+    findings += _check_primaries(reading.primaries, reading.elected)
+    return [*findings, *await _check_databases(config, layout, reading.primaries)]
 
 
 def _check_zookeeper(config: Config) -> Finding:

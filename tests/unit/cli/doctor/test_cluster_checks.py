@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ import pytest
 
 from foqs.cli.doctor import cluster_checks
 from foqs.cli.doctor.cluster_checks import check_cluster, primary_finding
+from foqs.cluster.connections import RegistryReading
 from foqs.options.config import Config, load
 from foqs.telemetry.findings import Finding
 from shardmgr.cluster_reader import ClusterReading
@@ -34,10 +35,10 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     def look(
         reading: ClusterReading | Exception = WELL, primaries: Primaries = NO_ENTRIES, **options: object
     ) -> dict[str, Finding]:
-        async def read(config: Config) -> tuple[ClusterReading, Primaries, Mapping[str, ElectedPromoter]]:
+        async def read(config: Config) -> RegistryReading:
             if isinstance(reading, Exception):
                 raise reading
-            return reading, primaries, {}
+            return RegistryReading(reading, primaries)
 
         monkeypatch.setattr(cluster_checks, "read_registry", read)
         text = (
