@@ -148,18 +148,32 @@ def _check_primaries(primaries: Primaries, elected: Mapping[str, ElectedPromoter
         )
         yield Finding(f"Primary {database}", "bad", f"its entry cannot be read: {problem}", remedy)
     for database, entry in sorted(primaries.entries.items()):
-        if database in elected:
-            yield primary_finding(database, entry, elected[database])
+        yield primary_finding(database, entry, elected.get(database))
 
 
-def primary_finding(database: str, entry: Primary, elected: ElectedPromoter) -> Finding:
-    """Return whether a database accepts writes and survives the loss of its primary, as the host says that watches it."""
-    check = f"Primary {database}"
+def primary_finding(database: str, entry: Primary, elected: ElectedPromoter | None) -> Finding:
+    """Return whether a database accepts writes and survives the loss of its primary, as the host says that watches it.
+
+    Args:
+        elected: None: nobody is elected.
+    """
+    check, state = f"Primary {database}", entry.state.value
+    if elected is None:
+        detail = f"its entry is {state}, and no host watches {entry.server}: nobody would replace it"
+        return Finding(check, "warning", detail, f"start a host with databases.{database}.servers")
     if elected.blocked:
         detail, _, remedy = elected.blocked.partition("; ")
         return Finding(check, "bad", detail, remedy)
     if not entry.is_serving:
-        return Finding(check, "warning", f"its entry is {entry.state.value}: {elected.text}", "see foqs region list")
+        is_of_this_state = elected.text.startswith(f"{state}: ")
+        detail = f"its entry is {elected.text if is_of_this_state else state}"
+        return Finding(check, "warning", detail, "see foqs region list")
+    if elected.reached is not None and entry.server not in elected.reached:
+        detail = f"the host that watches {entry.server} does not reach it: {elected.text}"
+        return Finding(check, "bad", detail, "start it; if it is lost, see FoqsPrimaryAway in docs/runbook.md")
+    if elected.lacks_if_lost is None:
+        detail = f"whether hosts would replace {entry.server} if it were lost now is not known"
+        return Finding(check, "warning", detail, "repeat this in some seconds; if it stays so, upgrade all hosts")
     if entry.policy is LossPolicy.SEMI_SYNC and elected.lacks_if_lost:
         detail = f"if {entry.server} were lost now, hosts would not replace it: {'; '.join(elected.lacks_if_lost)}"
         return Finding(check, "warning", detail, "see FoqsAckersNotProven in docs/runbook.md")

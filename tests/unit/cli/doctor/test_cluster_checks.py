@@ -153,23 +153,61 @@ def test_entry_that_cannot_be_read_is_bad_and_other_checks_go_on(examine: Examin
 
 
 ENTRY: Final = Primary(3, "a", LossPolicy.SEMI_SYNC, {"b": ""}, servers={"a": DatabaseServer("r-a", 1)})
-ELECTED: Final = ElectedPromoter("n", lacks_if_lost=())
+ASYNC: Final = replace(ENTRY, policy=LossPolicy.ASYNC)
+FENCED: Final = replace(ENTRY, state=PrimaryState.FENCED)
+ELECTED: Final = ElectedPromoter("n", text="serving: at rest", lacks_if_lost=(), reached=("a", "b"))
+LACKING: Final = replace(ELECTED, lacks_if_lost=("b is not reached", "c lags"))
+WITHOUT_PRIMARY: Final = replace(ELECTED, text="serving: waits: a is not reached", reached=("b",))
 
 
 @pytest.mark.parametrize(
     ("entry", "elected", "state", "detail"),
     [
         (ENTRY, ELECTED, "ok", "a in r-a, term 3"),
-        (ENTRY, replace(ELECTED, lacks_if_lost=("b is not reached",)), "warning", "hosts would not replace it: b is"),
-        (replace(ENTRY, policy=LossPolicy.ASYNC), replace(ELECTED, lacks_if_lost=("async",)), "ok", "a in r-a"),
+        (ENTRY, replace(ELECTED, reached=None), "ok", "a in r-a, term 3"),
+        (ASYNC, LACKING, "ok", "a in r-a, term 3"),
+        (
+            ENTRY,
+            LACKING,
+            "warning",
+            "if a were lost now, hosts would not replace it: b is not reached; c lags",
+        ),
         (ENTRY, replace(ELECTED, blocked="writes wait: none; bring b back"), "bad", "writes wait: none"),
-        (replace(ENTRY, state=PrimaryState.FENCED), replace(ELECTED, text="waits for b"), "warning", "waits for b"),
+        (FENCED, replace(ELECTED, text="fenced: waits: b"), "warning", "its entry is fenced: waits: b"),
+        (FENCED, ELECTED, "warning", "its entry is fenced"),
     ],
 )
-def test_what_the_elected_promoter_says_is_one_finding(
+def test_primary_has_one_finding_by_its_elected_promoter(
     entry: Primary, elected: ElectedPromoter, state: str, detail: str
 ) -> None:
     found = primary_finding("main", entry, elected)
-    assert (found.check, found.state) == ("Primary main", state)
-    assert detail in found.detail
+    assert (found.check, found.state, found.detail) == ("Primary main", state, detail)
     assert (found.state == "ok") == (not found.remedy)
+
+
+@pytest.mark.parametrize("entry", [ENTRY, ASYNC])
+def test_primary_that_its_elected_promoter_does_not_reach_is_bad(entry: Primary) -> None:
+    found = primary_finding("main", entry, WITHOUT_PRIMARY)
+    assert found.state == "bad"
+    assert found.detail == "the host that watches a does not reach it: serving: waits: a is not reached"
+    assert "FoqsPrimaryAway" in found.remedy
+
+
+@pytest.mark.parametrize("entry", [ENTRY, ASYNC])
+@pytest.mark.parametrize(
+    ("elected", "detail"),
+    [
+        (ElectedPromoter(""), "whether hosts would replace a if it were lost now is not known"),
+        (None, "its entry is serving, and no host watches a: nobody would replace it"),
+    ],
+)
+def test_primary_of_which_no_host_says_anything_is_a_warning(
+    entry: Primary, elected: ElectedPromoter | None, detail: str
+) -> None:
+    found = primary_finding("main", entry, elected)
+    assert (found.state, found.detail) == ("warning", detail)
+    assert found.remedy
+
+
+def test_entry_without_an_elected_promoter_is_reported(examine: Examine) -> None:
+    assert examine(primaries=Primaries({"one": ENTRY}))["Primary one"].state == "warning"
