@@ -1,8 +1,8 @@
 """The topics of a namespace with the most ready items, the oldest one, or the most dead items.
 
 Holds `Rankings`. Topics are listed by name only, so a ranking reads them all; one reading
-serves all orders. Always true: one choice of topics is read at a time, in pages between
-which other tasks run; a request waits a limited time, and gets what is known then, with how
+serves all orders. Always true: one choice of topics is read at a time, in pages, and other
+tasks run between two orders of a page; a request waits a limited time, and gets what is known then, with how
 much was read. A choice is read when a page is loaded that needs it. Choices are read again
 only after `COST_FACTOR` times the time of all readings before, so that open pages take a
 small part of a core, however many topics and choices there are. Knows nothing of pages.
@@ -195,11 +195,12 @@ class Rankings:
                 )
                 for best in reading.best.values():
                     best.add(topics)
+                    reading.cost_s += self._cpu_s() - started_s
+                    await asyncio.sleep(0)
+                    started_s = self._cpu_s()
                 reading.read_count += len(topics)
-                reading.cost_s += self._cpu_s() - started_s
                 if cursor is None:
                     break
-                await asyncio.sleep(0)
         now_s = reading.ended_at_s = asyncio.get_running_loop().time()
         self._read_again_at_s = max(self._read_again_at_s, now_s) + COST_FACTOR * reading.cost_s
         entry.whole = reading

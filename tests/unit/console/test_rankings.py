@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from foqs.console.rankings import CHOICES_MAX, COST_FACTOR, ORDERS, TOPICS_MAX, Choice, Rankings
+from foqs.console.rankings import CHOICES_MAX, COST_FACTOR, ORDERS, TOPICS_MAX, Choice, HighestTopics, Rankings
 from foqs.core.items.item import State
 from foqs.queue.port import TopicStats
 from foqs_contract.errors import Unavailable
@@ -126,6 +127,32 @@ def test_open_pages_with_different_rankings_take_a_small_part_of_a_core_together
         await rankings.close()
 
     run_virtual(main)
+
+
+def test_other_tasks_run_between_the_orders_of_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    add = HighestTopics.add
+
+    def noted(best: HighestTopics, topics: Sequence[TopicStats]) -> None:
+        events.append("order")
+        add(best, topics)
+
+    async def list_topics(*_: object) -> tuple[list[TopicStats], str | None]:
+        return [stats("a", 1)], None if "order" in events else "a"
+
+    async def main() -> None:
+        rankings = Rankings(list_topics, lambda: 0.0)
+        reading = asyncio.ensure_future(rankings.get(choice(), "ready", 5.0))
+        for _ in range(100):
+            events.append("others")
+            await asyncio.sleep(0)
+        assert (await reading).is_whole
+        await rankings.close()
+
+    monkeypatch.setattr(HighestTopics, "add", noted)
+    run_virtual(main)
+    assert events.count("order") == 2 * len(ORDERS)
+    assert ("order", "order") not in itertools.pairwise(events)
 
 
 def test_one_reading_serves_all_orders() -> None:
