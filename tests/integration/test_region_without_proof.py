@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -204,7 +205,7 @@ def test_region_that_is_left_of_three_serves_alone_after_the_steps_of_the_docume
     tmp_path: Path, left: str
 ) -> None:
     lines = section("Two regions are lost", REGIONS).replace(" --config host.toml", "").splitlines()
-    promote, report, forget = (line.split()[1:] for line in lines if line.strip().startswith("foqs "))
+    raise_epochs, promote, report, forget = (line.split()[1:] for line in lines if line.strip().startswith("foqs "))
 
     async def story(site: Site, servers: RegionServers, voters: list[ZooKeeper]) -> None:
         await adopt(site, "semi-sync")
@@ -243,6 +244,7 @@ def test_region_that_is_left_of_three_serves_alone_after_the_steps_of_the_docume
             assert old in written
             written = written.replace(old, new)
         host.config.write_text(written)
+        subprocess.run(site.command(*raise_epochs, "--yes"), check=True, timeout=120)
         host.launch()
 
     with Ensemble() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:

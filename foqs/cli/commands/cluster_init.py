@@ -62,7 +62,7 @@ _EPOCHS_ABOVE_MAX: Final = 1_000_000
     type=click.IntRange(0, _EPOCHS_ABOVE_MAX),
     default=0,
     help="Use only higher epochs. For a restore of both the databases and ZooKeeper: give an epoch above all that were "
-    "used since the backup.",
+    "used since the backup. A cluster that is there keeps its shards if neither number of shards is given.",
 )
 @click.option(
     "--adopt-cluster",
@@ -101,16 +101,20 @@ def init(
     for name, numbers in shards_by_database(specs).items():
         url = config.databases[name].url
         print_message(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
+    keeps_shards = epochs_above > 0 and shards is None and each is None
     if epochs_above:
-        print_message(f"  epochs above {epochs_above}")
+        kept = "; a cluster that is there already keeps its shards" if keeps_shards else ""
+        print_message(f"  epochs above {epochs_above}{kept}")
     if adopted is not None:
         print_message(f"  it continues the cluster {adopted}, of which no host may run elsewhere")
     if not yes:
         tables = "" if no_tables else " and their tables"
         confirm(f"Create these shards{tables}?")
-    is_new = asyncio.run(_init_cluster(config, specs, epochs_above, adopted, tables=not no_tables))
+    number = asyncio.run(
+        _init_cluster(config, specs, epochs_above, adopted, tables=not no_tables, keeps_shards=keeps_shards)
+    )
     print_message(
-        f"{'Created' if is_new else 'There is already'} a cluster of {counted(count, 'shard')}; "
+        f"{'There is already' if number else 'Created'} a cluster of {counted(number or count, 'shard')}; "
         "start its hosts with: foqs host --config FILE"
     )
 
@@ -123,11 +127,20 @@ def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> li
 
 
 async def _init_cluster(
-    config: Config, specs: Sequence[ShardSpec], epochs_above: int, adopted: str | None, *, tables: bool
-) -> bool:
+    config: Config,
+    specs: Sequence[ShardSpec],
+    epochs_above: int,
+    adopted: str | None,
+    *,
+    tables: bool,
+    keeps_shards: bool,
+) -> int:
     """Create the layout of a cluster, and with `tables` the tables of its shards.
 
-    Returns whether the cluster is new. Raises CommandFailed.
+    Args:
+        keeps_shards: a cluster that is there may have other shards, and keeps them.
+
+    Returns how many shards the cluster had before; 0: it is new. Raises CommandFailed.
     """
     from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
@@ -141,7 +154,9 @@ async def _init_cluster(
     except RegistryError as error:
         raise CommandFailed(str(error), UNREACHABLE) from None
     try:
-        return await _create_layout_and_tables(registry, config, specs, epochs_above, adopted, tables=tables)
+        return await _create_layout_and_tables(
+            registry, config, specs, epochs_above, adopted, tables=tables, keeps_shards=keeps_shards
+        )
     except ChangeRefused as error:
         raise CommandFailed(error.problem, USAGE) from None
     except (RegistryError, MalformedDocument) as error:
@@ -158,7 +173,8 @@ async def _create_layout_and_tables(
     adopted: str | None,
     *,
     tables: bool,
-) -> bool:
+    keeps_shards: bool,
+) -> int:
     from shardmgr.layout_changes import ChangeRefused, create_layout, raise_epochs, read_cluster_view
     from shardmgr.primary_document import read_primaries
 
@@ -166,6 +182,8 @@ async def _create_layout_and_tables(
         found = (await read_cluster_view(registry)).layout
     except ChangeRefused:
         found = None
+    if found is not None and keeps_shards:
+        specs = list(found.shards.values())
     if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
         raise CommandFailed(
             f"there is already a cluster at {config.cluster.root} with other shards ({len(found.shards)}); nothing was "
@@ -177,7 +195,8 @@ async def _create_layout_and_tables(
     await _set_identity(registry, clusters, adopted)
     if epochs_above:
         await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
-    return found is None and await create_layout(registry, specs)
+    is_new = found is None and await create_layout(registry, specs)
+    return 0 if is_new else len(specs)
 
 
 async def _set_identity(registry: Registry, clusters: Mapping[int, str], adopted: str | None) -> None:

@@ -53,6 +53,17 @@ class Place:
 
         return asyncio.run(look())
 
+    def epochs(self) -> dict[int, int]:
+        async def look() -> dict[int, int]:
+            registry = self.ensemble.registry(6_000)
+            await registry.open()
+            try:
+                return dict((await layout_changes.read_cluster_view(registry)).plan.epochs)
+            finally:
+                await registry.close()
+
+        return asyncio.run(look())
+
     def tables(self) -> set[str]:
         """The files of shards that have tables."""
         found = set()
@@ -127,18 +138,31 @@ def test_tables_can_be_left_to_others(run: Run, place: Place) -> None:
 
 
 def test_epochs_above_raises_the_next_epochs(run: Run, place: Place) -> None:
-    async def epochs() -> dict[int, int]:
-        registry = place.ensemble.registry(6_000)
-        await registry.open()
-        try:
-            return dict((await layout_changes.read_cluster_view(registry)).plan.epochs)
-        finally:
-            await registry.close()
-
     init = ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
     for above, expected in ((500, 500), (200, 500), (900, 900)):
         assert run(*init, "--epochs-above", str(above)).exit_code == 0
-        assert asyncio.run(epochs()) == {0: expected, 1: expected}
+        assert place.epochs() == {0: expected, 1: expected}
+
+
+def test_epochs_above_leaves_the_shards_of_a_cluster_that_is_there(run: Run, place: Place) -> None:
+    """Shards were added in any database, and some have a weight or are drained: the command cannot name them."""
+
+    async def create() -> None:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        await layout_changes.create_layout(
+            registry, [ShardSpec(0, "db1", weight=3), ShardSpec(7, "db1", draining=True)]
+        )
+        await registry.close()
+
+    asyncio.run(create())
+    before = place.layout()
+    result = run("cluster", "init", "--config", str(place.file), "--epochs-above", "500", "--no-tables", "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert "There is already a cluster of 2 shards" in result.stderr
+    assert place.layout() == before
+    assert place.epochs() == {0: 500, 7: 500}
+    assert place.tables() == set()
 
 
 class Tables:
