@@ -62,8 +62,8 @@ def _database_samples(promoters: HostPromoters) -> dict[str, Sequence[tuple[tupl
         "foqs_database_replaceable": [
             ((name,), float(not each.lacks_if_lost)) for name, each in synced if each.entry.is_serving
         ],
-        # Also at hosts whose promoter is not elected: a counter that begins above 0 has no increase.
         "foqs_database_blocked": [((name,), float(bool(each.blocked))) for name, each in synced],
+        # Also at hosts whose promoter is not elected: a counter that begins above 0 has no increase.
         "foqs_semisync_weakened": [((name,), float(count)) for name, count in promoters.weakened.items()],
         "foqs_semisync_unacknowledged": [((name,), float(count)) for name, count in promoters.unacknowledged.items()],
     }

@@ -310,8 +310,8 @@ CLUSTER_METRICS: Final = (
     ),
     _gauge(
         "database_blocked",
-        "With the policy semi-sync: 1 while commits of the primary wait for an ack that nobody sends, so that writes wait; 0 too "
-        "while the primary is not reached",
+        "With the policy semi-sync: 1 while commits of the primary wait for an ack that nobody sends, so that writes wait; also "
+        "0 while the primary is not reached",
         "database",
     ),
     _counter(

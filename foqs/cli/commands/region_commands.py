@@ -57,8 +57,9 @@ def region() -> None:
 def region_list(file: Path, form: Format) -> None:
     """List the databases with a server in each region, by the region of the primary.
 
-    IF LOST NOW is whether hosts would replace the primary by themselves, as the host says that watches it. It also says if writes
-    wait because no replica acknowledges.
+    IF LOST NOW is whether hosts would replace the primary by themselves, as the host says that watches it. A message below the
+    table says if writes wait because no replica acknowledges. In JSON that is the key blocked: empty if they do not wait, null if
+    it is not known.
     """
 
     async def work(session: PrimarySession) -> list[Row]:

@@ -28,7 +28,7 @@ class TopicTable:
     def __init__(self, linger_ms: int) -> None:
         self._linger_ms = linger_ms
         self._names: dict[str, dict[str, None]] = {}
-        """The topics, by namespace, in the order in which they entered."""
+        """The topics, by namespace, in the order in which they entered: walks have one order in every process."""
         self._empty_since_ms: dict[TopicName, int] = {}
         """Topics without items, and when they became empty, the oldest first."""
 
@@ -36,15 +36,18 @@ class TopicTable:
         return topic[1] in self._names.get(topic[0], ())
 
     def names(self, namespace: str) -> list[str]:
-        """Return the names of a namespace's topics, in any order."""
+        """Return the names of a namespace's topics, in the order in which they entered the table."""
         return list(self._names.get(namespace, ()))
 
     def names_by_namespace(self) -> list[tuple[str, list[str]]]:
-        """Return all topics: the names of each namespace, in any order."""
+        """Return all topics: the names of each namespace, in the order in which they entered the table."""
         return [(namespace, list(names)) for namespace, names in self._names.items()]
 
     def pages(self, topics_max: int) -> Iterator[list[TopicName]]:
-        """Yield the topics in pages. The table may change between two pages: a topic that is added may be left out."""
+        """Yield the topics in pages, those of a namespace in the order in which they entered the table.
+
+        The table may change between two pages: a topic that is added may be left out.
+        """
         page: list[TopicName] = []
         for namespace in list(self._names):
             for name in list(self._names.get(namespace, ())):
