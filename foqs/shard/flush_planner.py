@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
+from foqs.core.flush.flush_plan import FindRow, FlushPlan
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.operation import Leases
+from foqs.core.flush.planning import chain_finders, plan_flush
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.flush.run_ends import NO_RUN_ENDS, RunEnds, find_run_ends
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.flush import flush_plan, operation
+from foqs.core.flush import flush_plan, operation, planning
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FlushPlan
@@ -96,7 +96,7 @@ def lease_cut_short() -> None:
     def lease_end(lease_ms: int, now_ms: int, due_ms_min: int) -> int:
         return max(due_ms_min, now_ms + lease_ms // 2)
 
-    plant(flush_plan, "_lease_end_ms", lease_end)
+    plant(planning, "_lease_end_ms", lease_end)
 
 
 def rerun_without_reading() -> None:
@@ -144,7 +144,7 @@ def direct_delivery_before_commit() -> None:
                 part.operation.report_end()
         return plan
 
-    original = flush_plan.plan_flush
+    original = planning.plan_flush
     plant(flush_planner, "plan_flush", plan_flush)
 
 
@@ -166,7 +166,7 @@ def keys_always_replaced() -> None:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
         return original(batch, find_row, context, timers, over, *others)
 
-    original = flush_plan.plan_flush
+    original = planning.plan_flush
     plant(flush_planner, "plan_flush", plan_flush)
 
 
@@ -283,6 +283,7 @@ def namespaces_ignored() -> None:
         return life.apply_event(replace(event, namespace=None), row, moment)
 
     plant(flush_plan, "apply_event", apply_event)
+    plant(planning, "apply_event", apply_event)
 
 
 def no_refill() -> None:

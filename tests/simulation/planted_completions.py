@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from foqs.core.flush import flush_plan
+from foqs.core.flush import completion_planning
 from foqs.core.flush.completions import CompletionEntry, NewNumbers
 from foqs.core.flush.flush_keys import FlushKeys
 from foqs.core.flush.flush_plan import FlushPlan
@@ -73,7 +73,7 @@ def stale_completions_insert() -> None:
             ]
         return result
 
-    original = plant(flush_plan, "_complete", complete)
+    original = plant(completion_planning, "_complete", complete)
 
 
 def completions_without_record() -> None:
@@ -119,7 +119,7 @@ def records_of_other_completions() -> None:
             completion = completion._replace(digest=record.digest)
         return original(namespace, completion, keys)
 
-    original = plant(flush_plan, "_repeat_of_completion", repeat)
+    original = plant(completion_planning, "_repeat_of_completion", repeat)
 
 
 def ids_of_another_ordinal() -> None:
@@ -131,7 +131,7 @@ def ids_of_another_ordinal() -> None:
             return NewNumbers([number - 1 for number in result.numbers], True)
         return result
 
-    original = plant(flush_plan, "_repeat_of_completion", repeat)
+    original = plant(completion_planning, "_repeat_of_completion", repeat)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

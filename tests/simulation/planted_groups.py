@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from foqs.catalog import topic_keys
-from foqs.core.flush import flush_plan
+from foqs.core.flush import planning
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Leases
@@ -42,7 +42,7 @@ def group_lost_at_insert() -> None:
     def insert(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
         return replace(original(item, number, accepted_ms, now_ms), item_group=None)
 
-    original = plant(flush_plan, "new_row", insert)
+    original = plant(planning, "new_row", insert)
 
 
 def group_lost_at_nack() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.flush import flush_keys, flush_plan
+from foqs.core.flush import flush_keys, planning
 from foqs.core.flush.batch import Part
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FindRow, FlushPlan
@@ -108,7 +108,7 @@ def acks_of_other_namespaces() -> None:
 
             original([part], find, context, plan)
 
-    original: Callable[..., None] = plant(flush_plan, "_decide_acks", decide_acks)
+    original: Callable[..., None] = plant(planning, "_decide_acks", decide_acks)
 
 
 def key_window_at_the_retry() -> None:

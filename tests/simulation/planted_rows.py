@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from foqs.core.flush import flush_plan
+from foqs.core.flush import planning
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import NewItem, Row, State
@@ -34,7 +34,7 @@ def first_delivery_unwritten() -> None:
                 row.first_delivered_at_ms = None
         return plan
 
-    original = flush_plan.plan_flush
+    original = planning.plan_flush
     plant(flush_planner, "plan_flush", plan_flush)
 
 
@@ -44,7 +44,7 @@ def trace_lost_at_insert() -> None:
     def insert(item: NewItem, number: int, accepted_ms: int, now_ms: int) -> Row:
         return replace(original(item, number, accepted_ms, now_ms), trace_context=None)
 
-    original = plant(flush_plan, "new_row", insert)
+    original = plant(planning, "new_row", insert)
 
 
 def trace_lost_at_nack() -> None:

@@ -14,10 +14,11 @@ from typing import Any
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
-from foqs.core.flush.flush_plan import FlushPlan, plan_flush
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.journal_rows import PayloadPlace
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases
+from foqs.core.flush.planning import plan_flush
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import Row, State, make_number
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy

@@ -12,9 +12,10 @@ from typing import Any
 
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.completions import CompletionEntry, Completions, NewNumbers
-from foqs.core.flush.flush_plan import FlushPlan, entry_result
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Inserts
+from foqs.core.flush.planning import entry_result
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.idempotency_keys import (

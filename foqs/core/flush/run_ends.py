@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foqs.core.flush.batch import Batch
-from foqs.core.items.life import Event, EventKind
+from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.flush_plan import FindRow, FlushPlan
+from foqs.core.flush.operation import Dues
+from foqs.core.groups.places import run_key
+from foqs.core.items.item import Row, State, TopicName
+from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event
+from foqs.core.timing.due_timers import DueTimers
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,6 +70,69 @@ def find_run_ends(
     return found
 
 
+def decide_run_ends(
+    run_ends: RunEnds, find_row: FindRow, context: FlushContext, timers: DueTimers, plan: FlushPlan
+) -> dict[int, Transition]:
+    """Decide the events of items of runs that may end early, and supersede those behind one that does. Return all by number."""
+    decided: dict[int, Transition] = {}
+    settled = set(plan.deleted_numbers())
+
+    def decide(event: Event, row: Row | None) -> Transition:
+        decided[event.id] = transition = plan.apply(event, row, context, timers)
+        if transition.effect is Effect.DELETED:
+            settled.add(event.id)
+        return transition
+
+    for number, event in run_ends.events.items():
+        if number in decided:
+            continue
+        row = find_row(number)
+        was_not_begun = not settled.issuperset(run_ends.ahead[number])
+        if event.kind is EventKind.DUE and was_not_begun:
+            if not _ends_lease(apply_event(event, row, context)):
+                continue
+            event = Event(EventKind.SUPERSEDE, number)
+        transition = decide(event, row)
+        if row is None or row.state is not State.LEASED or not _ends_lease(transition):
+            continue
+        is_unbegun = event.kind is EventKind.RELEASE
+        for behind in run_ends.behind[number]:
+            if behind not in decided:
+                decide(Event(EventKind.SUPERSEDE, behind, is_unbegun=is_unbegun), find_row(behind))
+        for behind in run_ends.later.get(number, ()):
+            plan.superseded_later[behind] = Event(EventKind.SUPERSEDE, behind, token=row.token, is_unbegun=is_unbegun)
+    return decided
+
+
+def decide_ends_together(
+    parts: Sequence[Part[Dues]],
+    find_row: FindRow,
+    context: FlushContext,
+    timers: DueTimers,
+    plan: FlushPlan,
+    decided: dict[int, Transition],
+) -> None:
+    """Decide the events of leases of one run that end together by their time: those behind the first one are superseded.
+
+    Their rows alone say this, so it holds also after a takeover, before the owner knows the groups.
+    """
+    runs: dict[tuple[TopicName, bytes, int], list[Row]] = {}
+    for part in parts:
+        for number in part.numbers:
+            row = None if number in decided else find_row(number)
+            if row is None or row.state is not State.LEASED or row.item_group is None:
+                continue
+            topic = (row.namespace, row.topic)
+            if topic in context.strict_topics and row.due_ms is not None and row.due_ms <= context.now_ms:
+                runs.setdefault((topic, row.item_group, row.token), []).append(row)
+    for run in runs.values():
+        if len(run) > 1:
+            run.sort(key=run_key)
+            for place, row in enumerate(run):
+                event = Event(EventKind.SUPERSEDE if place else EventKind.DUE, row.id)
+                decided[row.id] = plan.apply(event, row, context, timers)
+
+
 def _add(
     found: RunEnds, run: Sequence[int], events: Mapping[int, Event], early: set[int], is_free: Callable[[int], bool]
 ) -> None:
@@ -96,3 +164,9 @@ def _may_end_early(event: Event) -> bool:
 def _settles(event: Event) -> bool:
     """Return whether an event of the caller says itself what becomes of the item."""
     return event.kind in (EventKind.NACK, EventKind.RELEASE, EventKind.CANCEL) or event.lease_ms == 0
+
+
+def _ends_lease(transition: Transition) -> bool:
+    if transition.row is None:
+        return transition.effect is Effect.DELETED
+    return transition.row.state is not State.LEASED

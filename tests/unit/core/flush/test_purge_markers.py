@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.flush_plan import FlushPlan, plan_flush
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Events, Inserts, Leases, Operation
+from foqs.core.flush.planning import plan_flush
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.flush_plan import FlushPlan, plan_flush
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.operation import Acks, Dues, Events
+from foqs.core.flush.planning import plan_flush
 from foqs.core.flush.run_ends import RunEnds, find_run_ends
 from foqs.core.groups.group import Group
 from foqs.core.groups.places import line_place

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.completions import CompletionEntry, Completions, NewNumbers
-from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
+from foqs.core.flush.planning import chain_finders, entry_result, plan_flush
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.idempotency_keys import (
