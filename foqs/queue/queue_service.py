@@ -446,12 +446,12 @@ class QueueService:
             return
         for shard in shards:
             if shard.index.is_low(topic, target):
-                shard.start_refill(topic)
+                shard.loader.start_refill(topic)
         if sum([shard.index.prefetched_count(topic) for shard in shards]) * 2 < target:
             plan = plan_prefetch([shard.index for shard in shards], topic, target)
             for shard, order_keys in zip(shards, plan, strict=True):
                 if order_keys:
-                    shard.start_prefetch(topic, order_keys)
+                    shard.loader.start_prefetch(topic, order_keys)
 
     def start_refills(self, topics: Collection[TopicName]) -> bool:
         """Start the refills that these topics need. Returns whether items may come: from a refill, or once a shard has room."""
@@ -462,7 +462,7 @@ class QueueService:
                 if topic in paused:
                     continue
                 if shard.index.needs_refill(topic):
-                    shard.start_refill(topic)
+                    shard.loader.start_refill(topic)
                     may_come = True
                 elif shard.delivery_room(topic[0]) <= 0:
                     may_come = True
@@ -565,7 +565,7 @@ def _prefetch_in_turn(shards: Sequence[OwnedShard], topic: TopicName, target: in
     for _, at, order_key in islice(merge(*[_numbered(each, at) for at, each in enumerate(upcoming)]), target):
         planned[at].append(order_key)
     for shard, own, order_keys in zip(shards, heads, planned, strict=True):
-        if order_keys and shard.start_prefetch(topic, order_keys):
+        if order_keys and shard.loader.start_prefetch(topic, order_keys):
             own.prefetched_left = len(order_keys)
 
 

@@ -27,25 +27,23 @@ from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
-from foqs.shard.background_reads import FirstKeyRead, PrefetchRead, RefillRead
 from foqs.shard.flush_planner import FlushPlanner
 from foqs.shard.flush_report import FlushReport
-from foqs.shard.group_reads import GroupReads
 from foqs.shard.host_services import HostDatabase, HostServices
 from foqs.shard.idle_write_back import run_write_back, write_back_before_hand_over
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.owned_store import OwnedStore
 from foqs.shard.purge_worker import PurgeWorker
-from foqs.shard.row_queries import KEYS_PER_ROW, RowQueries
+from foqs.shard.row_queries import RowQueries
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_constants import ShardConstants
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
+from foqs.shard.topic_loader import TopicLoader
 from foqs.shard.topic_removal import TopicRemoval
-from foqs.shard.unread_topics import UnreadTopics
 from foqs.shard.writer import STALLED_S, Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
@@ -109,14 +107,11 @@ class OwnedShard:
         """What it publishes; None if its database has no entry."""
         self._constants = constants
         self._weight = host.namespaces.weight_of
-        self._clock = host.clock
         self._delivery_port = host.delivery_port
         self._database_clock = database.clock
         self._shard_clock = shard_clock
         self._store = store
-        self._refilling: set[TopicName] = set()
         self._namespaces: Final = host.namespaces
-        self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: list[asyncio.Task[None]] = []
         self._intake = Intake(_intake_limits(options, constants), self._weight)
@@ -159,13 +154,8 @@ class OwnedShard:
         )
         self._reader = self._new_reader(store, host)
         self._query_reader = self._new_reader(store, host)  # its reads delay no refill and no prefetch
-        self._group_reads = GroupReads(
-            memory,
-            self._reader,
-            self._writer.run_between_flushes,
-            constants.ready_window_items_max,
-            lambda: self.is_serving,
-            self._on_group_page_read,
+        self.loader = TopicLoader(
+            memory, self._reader, self._query_reader, self._writer.run_between_flushes, host, lambda: self.is_serving
         )
         self.queries = RowQueries(
             self._check_serving, memory, self._query_reader, host.namespaces.retry_policies, self.now_ms
@@ -176,7 +166,6 @@ class OwnedShard:
         )
         self._topic_removal = TopicRemoval(self._writer, memory, shard_clock, constants.empty_topic_linger_ms)
         self._initial_count = InitialCount(self._writer, store, memory, retry_s, database.count_lock)
-        self._unread_topics = UnreadTopics(self._read_first_key, host.clock.stopwatch_s)
 
     def _new_reader(self, store: Store, host: HostServices) -> ShardReader:
         return ShardReader(self.number, store.reads(), lambda: self._writer.last_committed, self._weight, host.backoff)
@@ -274,7 +263,7 @@ class OwnedShard:
             run_key_expiry(self._writer, self._shard_clock, self._constants.sweep_interval_ms),
             self._topic_removal.run(),
             self._purge_worker.run(),
-            self._count_and_read_unread_topics(),
+            self._count_and_read_first_keys(),
             run_write_back(self._writer, self._store),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
@@ -377,7 +366,7 @@ class OwnedShard:
             self._writer,
             self._reader,
             self.memory,
-            self._group_reads,
+            self.loader.groups,
             self._report,
             journal,
             self.now_ms(),
@@ -402,14 +391,8 @@ class OwnedShard:
             held_ms = self.memory.oldest_in_groups_ms(_OLDEST_GROUPS_MAX, topic)
             oldest_ms = min((each for each in (oldest_ms, held_ms) if each is not None), default=None)
         if oldest_ms is None and topic is not None and self.index.needs_refill(topic):
-            self._unread_topics.request(topic)
+            self.loader.request_first_key(topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
-
-    def request_groups(self, topic: TopicName) -> None:
-        """Have the first rows of a topic with rules for groups read soon, if none were read since the takeover."""
-        limited = self.memory.limited_topics.get(topic)
-        if limited is not None and limited.groups.is_unread and self.memory.has_topic(topic):
-            self._unread_topics.request(topic)
 
     def submit_inserts(
         self,
@@ -630,79 +613,18 @@ class OwnedShard:
     def _may_follow_in_run(self, number: int) -> bool:
         return number not in self._refused_run_items and self._intake.is_free(number)
 
-    def start_refill(self, topic: TopicName) -> None:
-        """Extend the topic's window. The delivery port is notified when that is done."""
-        if topic in self.memory.limited_topics:
-            self._group_reads.request(topic)
-        elif topic not in self._refilling:
-            self._refilling.add(topic)
-
-            def on_ended() -> None:
-                self._refilling.discard(topic)
-                self.counts.mark_changed([topic])
-                self._delivery_port.on_items_ready([topic])
-
-            read = RefillRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
-            self._reader.submit(topic[0], self._constants.ready_window_items_max / KEYS_PER_ROW, read)
-
     def on_groups_wanted(self, topic: TopicName) -> None:
         """Read the next page of a topic with a limit."""
-        self._group_reads.start(topic)
-
-    def _on_group_page_read(self, topic: TopicName) -> None:
-        self.counts.mark_changed([topic])
-        self._delivery_port.on_items_ready([topic])
+        self.loader.groups.start(topic)
 
     def follow_group_rules(self) -> None:
         """Follow the rules for groups and the weights of namespaces, which may have changed."""
         self.memory.group_shares.follow_weights()
         self.memory.set_group_rules(self._namespaces.group_rules)
 
-    async def _count_and_read_unread_topics(self) -> None:
+    async def _count_and_read_first_keys(self) -> None:
         await self._initial_count.run()  # afterwards only topics with READY items have a window
-        await self._unread_topics.run()
-
-    async def _read_first_key(self, topic: TopicName) -> None:
-        """Read the best key of a topic whose window is empty. Its stats are reported again when it is known."""
-        if topic in self.memory.limited_topics:
-            await self._group_reads.read_first(topic)
-            return
-        ended = asyncio.get_running_loop().create_future()
-
-        def on_ended() -> None:
-            if self.index.first_known_key(topic) is not None:
-                self.counts.mark_changed([topic])
-            if not ended.done():
-                ended.set_result(None)
-
-        self._query_reader.submit(
-            topic[0], 1, FirstKeyRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
-        )
-        await ended
-
-    def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> bool:
-        """Load the rows of READY keys, which are in the order of delivery, so that their delivery reads nothing.
-
-        Returns False, and does nothing, if others of the topic are being loaded.
-        """
-        if topic in self._prefetching:
-            return False
-        rows = map(self.memory.cache.get, map(order_key_number, order_keys))
-        if any(row is None or row.payload is None for row in rows):
-            self._prefetching.add(topic)
-            read = PrefetchRead(
-                self.memory,
-                topic,
-                order_keys,
-                self._weight(topic[0]),
-                self._clock.stopwatch_s(),
-                self._writer.run_between_flushes,
-                lambda: self._prefetching.discard(topic),
-            )
-            self._reader.submit(topic[0], len(order_keys), read)
-        else:
-            self.index.set_prefetched(topic, order_keys[-1])
-        return True
+        await self.loader.run()
 
     async def wait_for_queued_inserts(self) -> None:
         """Wait until every item that was queued before is in the counts or was refused. Raises `NotOwner`, `Unavailable`."""

@@ -34,8 +34,8 @@ from foqs.queue.port import PageResult
 from foqs.queue.reads import counting
 from foqs.queue.reads.filter_walk import FilterWalk
 from foqs.shard import flush_planner
-from foqs.shard.shard import OwnedShard
 from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.topic_loader import TopicLoader
 from foqs.shard.writer import Writer
 from foqs.store.in_memory import memory_store
 from foqs.store.port import Decide, StoreLost
@@ -288,7 +288,7 @@ def namespaces_ignored() -> None:
 
 def no_refill() -> None:
     """Items that did not fit into a window are never read again."""
-    plant(OwnedShard, "start_refill", lambda self, topic: None)
+    plant(TopicLoader, "start_refill", lambda self, topic: None)
 
 
 def boundary_kept() -> None:

@@ -26,9 +26,7 @@ def is_at_rest(shard: OwnedShard) -> bool:
         (
             shard._intake,
             shard.index.reserved_count,
-            shard._refilling,
-            shard._group_reads.topics,
-            shard._prefetching,
+            not shard.loader.is_idle,
             shard.counts.is_lagging,
             shard.memory.purge_markers,
         )

@@ -96,7 +96,7 @@ async def list_groups(
         limited = shard.memory.limited_topics.get(topic)
         if limited is None:
             continue
-        shard.request_groups(topic)
+        shard.loader.request_groups(topic)
         groups = limited.groups
         is_full = is_full or limited.room.is_full
         is_partial = is_partial or (groups.is_partial and shard.memory.has_topic(topic))

@@ -153,7 +153,7 @@ def test_refill_skips_purged_rows_after_a_takeover() -> None:
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
         shard, topic = engine.shards[1], ("default", "t")
-        shard.start_refill(topic)
+        shard.loader.start_refill(topic)
         await world.until(lambda: not shard.index.needs_refill(topic))
         assert [unpack_order_key(key)[0] for key in shard.index.peek(topic, 9)] == [5, 5]
         assert [seen.row.priority for seen in (await caller.get(count=9, wait_ms=500)).items] == [5, 5]

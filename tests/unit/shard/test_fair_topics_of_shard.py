@@ -179,7 +179,7 @@ def test_rows_behind_a_long_group_are_read_without_pauses(monkeypatch: pytest.Mo
             await put(caller, *[name] * 1_000)
         await engine.abort()
         engine, caller = await fair_engine(world)
-        reads, loop = engine.shards[1]._group_reads, asyncio.get_running_loop()
+        reads, loop = engine.shards[1].loader.groups, asyncio.get_running_loop()
         call_later, pauses = loop.call_later, list[float]()
 
         def note(delay_s: float, callback: Any, *arguments: Any) -> Any:

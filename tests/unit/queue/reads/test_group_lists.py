@@ -58,7 +58,7 @@ async def read_all(world: World, engine: Engine) -> None:
 
     def has_read() -> bool:
         for shard in engine.shards.values():
-            shard.start_refill(TOPIC)
+            shard.loader.start_refill(TOPIC)
         return not any(groups.is_partial for groups in memories(engine))
 
     await world.until(has_read)
