@@ -6,10 +6,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from foqs.dev import region_network
 from foqs.dev.region_network import RegionNetwork
+from foqs.dev.server_process import ServerNotAvailable
+from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.region_networks import network
 
@@ -18,6 +23,13 @@ pytestmark = pytest.mark.process
 __all__ = ["network"]
 
 _DELAY_S = 0.05
+
+
+@pytest.fixture
+def open_longer() -> Iterator[ExitStack]:
+    """Holds sockets until the network has ended, if it is requested before that."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -71,20 +83,88 @@ def test_a_region_reaches_its_own_port_at_once(network: RegionNetwork, port: int
         assert connection.recv(4, socket.MSG_WAITALL) == b"near"
 
 
-def test_what_is_on_its_way_is_lost_with_the_port_and_the_next_connection_works(
-    network: RegionNetwork, port: int
-) -> None:
+def is_ended(connection: socket.socket) -> bool:
+    """Wait until the other end has closed a connection, or its time is over. Return which."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:  # it had not read everything
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_lost_port_drops_data_in_transit(network: RegionNetwork, port: int) -> None:
     with connect(network, "r1", port) as connection:
         connection.sendall(b"1")
         assert connection.recv(1) == b"1"
         network.delay_s = 3_600
         connection.sendall(b"2")
         network.lose(port)
-        assert connection.recv(1) == b""
+        assert is_ended(connection)
     network.delay_s = 0
     with connect(network, "r1", port) as connection:
         connection.sendall(b"3")
         assert connection.recv(1) == b"3"
+
+
+def test_network_ends_while_data_is_in_transit(open_longer: ExitStack, network: RegionNetwork) -> None:
+    with network.inside("r2"):
+        listener = open_longer.enter_context(socket.create_server(("127.0.0.1", free_port())))
+    network.publish("r2", listener.getsockname()[1])
+    connection = open_longer.enter_context(connect(network, "r1", listener.getsockname()[1]))
+    open_longer.enter_context(listener.accept()[0])
+    network.delay_s = 3_600
+    connection.sendall(b"1")
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_lost_port_ends_connections_that_a_frozen_server_did_not_accept(network: RegionNetwork) -> None:
+    with ExitStack() as stack:
+        with network.inside("r2"):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", free_port()), backlog=0))
+        frozen = listener.getsockname()[1]
+        network.publish("r2", frozen)
+        # The queue has room for one.
+        stack.enter_context(connect(network, "r2", frozen))
+        before = open_files()
+        with connect(network, "r1", frozen) as connection:
+            # The far end is there, and cannot connect.
+            until(lambda: open_files() == before + 3, "the proxy has accepted and connects")
+            network.lose(frozen)
+            connection.settimeout(5)
+            assert is_ended(connection)
+        until(lambda: open_files() == before, "no connection is left")
+
+
+def test_sender_waits_while_its_receiver_stands_still(network: RegionNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 1 << 20
+    monkeypatch.setattr(region_network, "_ON_THE_WAY_BYTES_MAX", most)
+    with ExitStack() as stack:
+        with network.inside("r2"):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", free_port())))
+        network.publish("r2", listener.getsockname()[1])
+        connection = stack.enter_context(connect(network, "r1", listener.getsockname()[1]))
+        receiver = stack.enter_context(listener.accept()[0])
+        connection.settimeout(1)
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 64 * most:
+                sent += connection.send(b"x" * 65_536)
+        connection.shutdown(socket.SHUT_WR)
+        received = 0
+        while data := receiver.recv(1 << 20):
+            received += len(data)
+        assert received == sent
+
+
+def test_port_that_is_in_use_in_another_region_is_named(network: RegionNetwork) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ServerNotAvailable, match=f"port {port} of r2 cannot be reached from r1"):
+            network.publish("r2", port)
 
 
 def test_a_port_that_nobody_serves_ends_connections_to_it(network: RegionNetwork) -> None:

@@ -1,4 +1,7 @@
-"""The distance between regions, for tests."""
+"""The distance between regions, for tests.
+
+Always true: neither a test that uses it nor its end prints an error of asyncio.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from foqs.dev.server_process import ServerNotAvailable
 
 
 @pytest.fixture
-def network() -> Iterator[RegionNetwork]:
+def network(caplog: pytest.LogCaptureFixture) -> Iterator[RegionNetwork]:
     """Three regions. Skips the test where the kernel allows no namespaces: to a user, or in a container."""
     try:
         made = RegionNetwork(["r1", "r2", "r3"])
@@ -20,3 +23,5 @@ def network() -> Iterator[RegionNetwork]:
         pytest.skip(str(refusal))
     with closing(made) as found:
         yield found
+    records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    assert [each.getMessage() for each in records if each.name == "asyncio"] == []
