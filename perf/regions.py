@@ -26,10 +26,9 @@ from typing import Any, Final
 import pymysql
 import uvloop
 
-from foqs.dev.host_process import PROGRAM, program_environment
 from foqs.dev.local_cluster import LocalCluster
 from foqs.dev.region_database import NAME, PRIMARY
-from foqs.dev.server_process import run_program, stop_on_signals
+from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
 from foqs_client import Client, Item
 from perf.lib.region_loss import Ledger, judged, take_all
 from perf.lib.report import Report, middle, say
@@ -131,11 +130,12 @@ async def _lose_primary(
             lag_ms = await asyncio.to_thread(_lag_ms, cluster)
             await asyncio.to_thread(_kill, cluster)
             killed_s = time.monotonic()
-            # What is lost is lost; a promotion takes several round trips of each of its many statements.
+            # The distance is of no use any more; a promotion takes several round trips of each of its many statements.
             _set_delay(cluster, 0)
-            await _foqs(cluster, "database", "promote", NAME, "--lost", PRIMARY, "--accept-loss", "--yes")
+            promote = ("database", "promote", NAME, "--lost", PRIMARY, "--accept-loss", "--yes")
+            await asyncio.to_thread(cluster.run_foqs, *promote)
             promoted_s = time.monotonic() - killed_s
-        rows = json.loads(await _foqs(cluster, "region", "report", "-o", "json"))
+        rows = json.loads(await asyncio.to_thread(cluster.run_foqs, "region", "report", "-o", "json"))
         taken = await take_all(client)
     return {"lag_ms": lag_ms, "promoted_s": promoted_s, **judged(ledger, taken, rows, options.max_lag)}
 
@@ -153,12 +153,6 @@ def _lag_ms(cluster: LocalCluster) -> float | None:
     """Return how far the nearest replica is behind, as the owner of the shards sees it."""
     lines = [line.rpartition(" ") for line in cluster.hosts[0].get("/metrics").splitlines()]
     return min((1_000 * float(value) for name, _, value in lines if name.startswith(_LAG_METRIC)), default=None)
-
-
-async def _foqs(cluster: LocalCluster, *arguments: str) -> str:
-    """Run a command as an administrator of the first region does."""
-    command = [*PROGRAM, *arguments, "--config", str(cluster.hosts[0].config)]
-    return await asyncio.to_thread(run_program, command, env=program_environment(PROGRAM))
 
 
 async def _owned_in_first_region(cluster: LocalCluster) -> None:
@@ -180,9 +174,14 @@ _TRIALS: Final[dict[str, Callable[[argparse.Namespace, Report], None]]] = {"dist
 def main() -> int:
     options = _parser().parse_args()
     report = Report("regions")
-    _TRIALS[options.trial](options, report)
+    failed = False
+    try:
+        _TRIALS[options.trial](options, report)
+    except ServerNotAvailable as error:
+        failed = True
+        say(f"  no figure: {error}")
     report.table(_SHOWN[options.trial])
-    if not options.no_plots:
+    if report.lines and not options.no_plots:
         from perf.lib import plots
 
         draw = plots.distance if options.trial == "distance" else plots.loss
@@ -190,7 +189,7 @@ def main() -> int:
     faults = [line for line in report.lines if not all(line["figures"].get(name, True) for name in _CONDITIONS)]
     for line in faults:
         say(f"FAULT: {json.dumps(line['parameters'])}: {json.dumps(line['figures'])}")
-    return 1 if faults else 0
+    return 1 if failed or faults else 0
 
 
 def _parser() -> argparse.ArgumentParser:

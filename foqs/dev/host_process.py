@@ -19,6 +19,7 @@ from foqs.dev.server_process import ServerProcess, free_port
 PROGRAM: Final = (str(Path(sys.executable).with_name("foqs")),)
 REQUEST_FILE: Final = "program"
 """In the folder of a host: the program that it should run from its next start on."""
+_PORT_OPTIONS: Final = ("server.port", "server.http_port", "server.console_port", "server.sqs_port")
 _PROBE_S: Final = 5.0
 
 
@@ -55,6 +56,11 @@ class HostProcess(ServerProcess):
     @property
     def http_port(self) -> int:
         return int(self.options["server.http_port"])
+
+    @property
+    def ports(self) -> list[int]:
+        """All ports on which it listens."""
+        return [int(self.options[name]) for name in _PORT_OPTIONS if name in self.options]
 
     @property
     def console_url(self) -> str | None:

@@ -139,61 +139,68 @@ class LocalCluster:
         policy: str = "semi-sync",
         with_distance: bool = False,
     ) -> None:
+        if with_distance and not regions:
+            raise ValueError("with_distance needs regions: only they have a distance")
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
+        self._lock: IO[bytes] | None = None
+        self._program = programs.foqs
+        self._shards = shards
+        self._with_distance = with_distance
+        self.network: RegionNetwork | None = None
+        """The distance between the regions while the cluster runs; ZooKeeper is in the first one, as is this process. None:
+        there is no distance."""
+        try:
+            self._make_folder(bool(regions))
+            self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
+            self.region_database = (
+                region_database.RegionDatabase(self.folder, regions, DATABASE, policy) if regions else None
+            )
+            if self.region_database is None:
+                servers = {
+                    f"db{number}": programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)
+                }
+                places = {f"databases.{name}.url": server.url(DATABASE) for name, server in servers.items()}
+                own: list[dict[str, Any]] = [{} for _ in range(hosts)]
+            else:
+                servers, places = self.region_database.servers, dict(self.region_database.options)
+                own = [{"server.region": region} for region in self.region_database.regions.values()]
+            self.database_names = [*servers]
+            self.databases = [*servers.values()]
+            ports = [(port(), port()) for _ in own]
+            more = [_more_ports(port, with_consoles, with_sqs) for _ in own]
+            self.hosts = [
+                self._host(number, host_ports, {**places, **options, **own_options, **more_ports})
+                for number, (host_ports, own_options, more_ports) in enumerate(zip(ports, own, more, strict=True), 1)
+            ]
+        except BaseException:
+            self._remove_temporary_folder()
+            raise
+
+    def _make_folder(self, has_regions: bool) -> None:
+        """Make the folder, if it is new. Raises ServerNotAvailable if it has a cluster of another kind."""
         is_new = self.is_temporary or not self.folder.exists()
         make_private_folder(self.folder)
         if is_new and (self.is_temporary or os.geteuid() == 0):
             self.folder.chmod(FOLDER_MODE | 0o011)  # MariaDB may run as another user
-        self._lock: IO[bytes] | None = None
-        self._foqs = programs.foqs
-        self._shards = shards
-        self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
-        other = self.folder / ("db1" if regions else region_database.PRIMARY)
+        other = self.folder / ("db1" if has_regions else region_database.PRIMARY)
         if other.exists():
-            kind = "without" if regions else "with"
+            kind = "without" if has_regions else "with"
             raise ServerNotAvailable(
                 f"{self.folder} has a cluster {kind} regions; name another folder, or start that one"
             )
-        self.region_database = (
-            region_database.RegionDatabase(self.folder, regions, DATABASE, policy) if regions else None
-        )
-        if self.region_database is None:
-            servers = {
-                f"db{number}": programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)
-            }
-            places = {f"databases.{name}.url": server.url(DATABASE) for name, server in servers.items()}
-            own: list[dict[str, Any]] = [{} for _ in range(hosts)]
-        else:
-            servers, places = self.region_database.servers, dict(self.region_database.options)
-            own = [{"server.region": region} for region in self.region_database.regions.values()]
-        self.database_names = [*servers]
-        self.databases = [*servers.values()]
-        ports = [(port(), port()) for _ in own]
-        more = [_more_ports(port, with_consoles, with_sqs) for _ in own]
-        self.hosts = [
-            HostProcess(
-                self.folder / f"host{number}",
-                {
-                    "server.name": f"host{number}",
-                    "server.port": call_port,
-                    "server.http_port": http_port,
-                    "cluster.zookeeper": self.zookeeper.address,
-                    "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
-                    **places,
-                    **options,
-                    **own_options,
-                    **more_ports,
-                },
-                programs.foqs,
-                ready_path="/livez",
-            )
-            for number, ((call_port, http_port), own_options, more_ports) in enumerate(
-                zip(ports, own, more, strict=True), 1
-            )
-        ]
-        self.network = self._place_servers() if with_distance else None
-        """The distance between the regions; ZooKeeper is in the first one, as is this process. None: there is no distance."""
+
+    def _host(self, number: int, ports: tuple[int, int], options: Mapping[str, Any]) -> HostProcess:
+        name = f"host{number}"
+        call_port, http_port = ports
+        of_all = {
+            "server.name": name,
+            "server.port": call_port,
+            "server.http_port": http_port,
+            "cluster.zookeeper": self.zookeeper.address,
+            "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
+        }
+        return HostProcess(self.folder / name, {**of_all, **options}, self._program, ready_path="/livez")
 
     @property
     def url(self) -> str:
@@ -207,6 +214,8 @@ class LocalCluster:
             ServerNotAvailable: something cannot be had; the text says why and what to do.
         """
         self.lock_folder()
+        if self._with_distance:
+            self._place_servers()
         with ThreadPoolExecutor() as pool:
             _set_up_all(pool, [self.zookeeper, *self.databases])
             self._prepare_databases()
@@ -233,11 +242,15 @@ class LocalCluster:
                 server.close()
             if self.network is not None:
                 self.network.close()
+                self.network = None
             (self.folder / DESCRIPTION_FILE).unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()
-            if self.is_temporary:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_temporary_folder()
+
+    def _remove_temporary_folder(self) -> None:
+        if self.is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:
@@ -266,22 +279,28 @@ class LocalCluster:
         """Create the cluster once for a folder, so that later changes of administrators stay."""
         done = self.folder / "initialised"
         if not done.exists():
-            config = ["--config", str(self.hosts[0].config)]
-            command = [*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"]
-            run_program(command, env=program_environment(self._foqs))
+            self.run_foqs("cluster", "init", "--shards", str(self._shards), "--yes")
             done.touch()
 
-    def _place_servers(self) -> RegionNetwork:
-        """Let each server and each host start in its region, and be reached from the others."""
+    def run_foqs(self, *arguments: str) -> str:
+        """Run a command with the configuration of the first host, as an administrator does. Return its output.
+
+        Raises:
+            ServerNotAvailable: it failed; the text has its output.
+        """
+        command = [*self._program, *arguments, "--config", str(self.hosts[0].config)]
+        return run_program(command, env=program_environment(self._program))
+
+    def _place_servers(self) -> None:
+        """Let each server and each host start in its region, and be reached from the others. Raises ServerNotAvailable."""
         assert self.region_database is not None
         regions = [*self.region_database.regions.values()]
-        network = RegionNetwork(regions)
-        network.publish(regions[0], self.zookeeper.port)
+        self.network = RegionNetwork(regions)
+        self.network.publish(regions[0], self.zookeeper.port)
         for region, server, host in zip(regions, self.databases, self.hosts, strict=True):
-            server.starts_in = host.starts_in = partial(network.inside, region)
-            for port in (server.port, host.port, host.http_port):
-                network.publish(region, port)
-        return network
+            server.starts_in = host.starts_in = partial(self.network.inside, region)
+            for port in (server.port, *host.ports):
+                self.network.publish(region, port)
 
     def _prepare_databases(self) -> None:
         if self.region_database is None:
@@ -299,8 +318,7 @@ class LocalCluster:
         if self.region_database is None or self._adopted.exists():
             return
         self.region_database.follow()
-        command = [*self._foqs, *self.region_database.adoption, "--config", str(self.hosts[0].config)]
-        run_program(command, env=program_environment(self._foqs))
+        self.run_foqs(*self.region_database.adoption)
         self._adopted.write_text(str(len(self.databases)))
         self._wait_until_served()
 

@@ -7,19 +7,21 @@ import signal
 import socket
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli import root
 from foqs.cli.commands import dev_cluster
+from foqs.dev import local_cluster, zookeeper_server
 from foqs.dev import server_process as servers
-from foqs.dev import zookeeper_server
 from foqs.dev.host_process import HostProcess
 from foqs.dev.local_cluster import LocalCluster, Programs, is_served, read_description
 from foqs.dev.mariadb_server import MariaDb
@@ -167,7 +169,7 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
     for _ in range(2):
         LocalCluster(tmp_path / "c", shards=5, programs=Programs(foqs=command)).init_once()
     [line] = arguments.read_text().splitlines()
-    assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
+    assert line == f"cluster init --shards 5 --yes --config {tmp_path / 'c' / 'host1' / 'foqs.toml'}"
 
 
 def test_failed_initialisation_is_tried_again(tmp_path: Path) -> None:
@@ -196,6 +198,83 @@ def test_nothing_is_left_when_a_part_cannot_be_started(monkeypatch: pytest.Monke
     assert ended[:3] == ["mariadb SIGTERM", "mariadb SIGTERM", "zookeeper SIGTERM"]
     assert {"mariadb SIGKILL", "zookeeper SIGKILL"} <= set(ended[3:])
     assert not cluster.folder.exists()
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The only temporary folder. Its path is short, as servers need it."""
+    with TemporaryDirectory() as found:
+        monkeypatch.setattr(tempfile, "tempdir", found)
+        yield Path(found)
+
+
+def test_nothing_is_left_of_a_cluster_that_cannot_be_made(temporary: Path) -> None:
+    def no_port() -> int:
+        raise OSError("no port is free")
+
+    with pytest.raises(OSError, match="no port is free"):
+        LocalCluster(port=no_port)
+    assert [*temporary.iterdir()] == []
+
+
+def test_nothing_is_left_of_a_cluster_whose_regions_can_have_no_distance(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Sequence[str]) -> NoReturn:
+        raise ServerNotAvailable("a distance between regions needs root")
+
+    monkeypatch.setattr(local_cluster, "RegionNetwork", refuse)
+    with pytest.raises(ServerNotAvailable, match="needs root"), LocalCluster(regions=3, with_distance=True):
+        pass
+    assert [*temporary.iterdir()] == []
+
+
+class Closing:
+    """The distance between regions, of which one port cannot be reached."""
+
+    is_closed = False
+
+    def __init__(self, _: Sequence[str]) -> None:
+        self.published: list[int] = []
+
+    def publish(self, _: str, port: int) -> None:
+        self.published.append(port)
+        if port == 2_005:
+            raise ServerNotAvailable("port 2005 is in use")
+
+    def inside(self, _: str) -> NoReturn:
+        raise AssertionError("nothing is started")
+
+    def close(self) -> None:
+        Closing.is_closed = True
+
+
+def test_distance_between_regions_ends_if_a_port_is_in_use(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Closing, "is_closed", False)
+    monkeypatch.setattr(local_cluster, "RegionNetwork", Closing)
+    ports = iter(range(2_000, 2_012))
+    cluster = LocalCluster(port=ports.__next__, with_consoles=True, with_sqs=True, regions=3, with_distance=True)
+    with pytest.raises(ServerNotAvailable, match="port 2005 is in use"), cluster:
+        pass
+    assert Closing.is_closed
+    assert [*temporary.iterdir()] == []
+
+
+def test_every_port_of_a_host_is_reached_from_other_regions(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Closing] = []
+
+    def make(regions: Sequence[str]) -> Closing:
+        made.append(Closing(regions))
+        return made[-1]
+
+    monkeypatch.setattr(local_cluster, "RegionNetwork", make)
+    ports = iter(range(3_000, 3_012))
+    cluster = LocalCluster(port=ports.__next__, with_consoles=True, with_sqs=True, regions=3, with_distance=True)
+    cluster._place_servers()
+    cluster.close()
+    assert set(range(3_000, 3_012)) < set(made[0].published)
+    with pytest.raises(ValueError, match="with_distance needs regions"):
+        LocalCluster(with_distance=True)
 
 
 def test_cluster_is_ready_when_its_hosts_own_every_shard() -> None:
