@@ -30,7 +30,8 @@ from foqs.dev.local_cluster import LocalCluster
 from foqs.dev.region_database import NAME, PRIMARY
 from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
 from foqs_client import Client, Item
-from perf.lib.region_loss import Ledger, judged, take_all
+from perf.lib.dequeue_all import dequeue_all
+from perf.lib.region_loss import TOPIC, Ledger, judged
 from perf.lib.report import Report, middle, say
 from perf.lib.stage import Stage
 from perf.lib.trial import Trial, medians, run_on
@@ -136,7 +137,7 @@ async def _lose_primary(
             await asyncio.to_thread(cluster.run_foqs, *promote)
             promoted_s = time.monotonic() - killed_s
         rows = json.loads(await asyncio.to_thread(cluster.run_foqs, "region", "report", "-o", "json"))
-        taken = await take_all(client)
+        taken = await dequeue_all(client, TOPIC)
     return {"lag_ms": lag_ms, "promoted_s": promoted_s, **judged(ledger, taken, rows, options.max_lag)}
 
 

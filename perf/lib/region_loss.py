@@ -104,20 +104,3 @@ def _covers(ranges: Mapping[int, tuple[int | None, int | None]], shard: int, los
         return False
     high = ranges[shard][1]
     return high is None or len(lost) <= high
-
-
-async def take_all(client: Client) -> list[bytes]:
-    """Return the payloads of all items that are left, in each delivery."""
-    taken: list[bytes] = []
-    while True:
-        try:
-            found = await client.dequeue({TOPIC: 1_000}, wait_ms=500)
-            taken += [delivery.payload for delivery in found]
-            for outcome in await client.ack(found):
-                outcome.require()
-            if not found and not (await client.topics(TOPIC, limit=1)).topics:
-                return taken
-        except FoqsError as error:
-            if error.retry_after_ms is None:
-                raise
-            await asyncio.sleep(error.retry_after_ms / 1_000)

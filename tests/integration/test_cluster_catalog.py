@@ -14,8 +14,8 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from foqs_client import Client, Item, Namespace
+from perf.lib.dequeue_all import dequeue_all
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client, Item
+from perf.lib.dequeue_all import dequeue_all
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost

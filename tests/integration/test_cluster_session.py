@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from foqs_client import Client, FoqsError, Item, Namespace, NamespaceNotFound
+from perf.lib.dequeue_all import dequeue_all
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until

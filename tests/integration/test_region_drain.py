@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from foqs_client import Client, FoqsError, Item
+from perf.lib.dequeue_all import dequeue_all
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.poll import eventually
 from tests.support.processes import PROGRAM
 from tests.support.real_cluster import RealCluster

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client, FoqsError, Item
+from perf.lib.dequeue_all import dequeue_all
 from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import eventually
 from tests.support.region_servers import RegionServers

@@ -17,10 +17,10 @@ import pytest
 
 from foqs.dev.server_process import find_program, give_to_user, unprivileged_user
 from foqs_client import Client
+from perf.lib.dequeue_all import dequeue_all
 from tests.integration.test_region_drain import Site, load
 from tests.integration.test_region_loss import adopt, row_of_main
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.poll import eventually
 from tests.support.region_servers import RegionServers

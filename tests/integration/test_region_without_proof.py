@@ -12,6 +12,7 @@ import pytest
 
 from foqs.store.mysql.mysql_driver import WrongServer
 from foqs_client import Client
+from perf.lib.dequeue_all import dequeue_all
 from shardmgr.primary_changes import start_revoking
 from shardmgr.primary_document import change_primary
 from shardmgr.primary_moves import progress_text
@@ -19,7 +20,6 @@ from tests.integration.test_promotion import serving
 from tests.integration.test_region_drain import Load, Site, load
 from tests.integration.test_region_loss import adopt, row_of_main
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.poll import eventually

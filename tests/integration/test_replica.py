@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client, Delivery, FoqsError, Item, StaleLease, UnknownOutcome
+from perf.lib.dequeue_all import dequeue_all
 from tests.support.aio import run
-from tests.support.dequeue_all import dequeue_all
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster, initialise_again
