@@ -117,12 +117,18 @@ class Site:
             process.kill()
         await process.wait()
 
-    async def until_logged(self, text: str) -> None:
-        """Return once a host has written this into its log."""
+    @asynccontextmanager
+    async def logged(self, text: str) -> AsyncIterator[None]:
+        """Wait at the end of the block until a host has written this into its log since the begin of the block."""
+
+        def count() -> int:
+            return sum(host.log.count(text) for host in self.hosts)
 
         async def is_logged() -> bool:
-            return any(text in host.log for host in self.hosts)
+            return count() > before
 
+        before = count()
+        yield
         await eventually(is_logged, f"a host says: {text}", 60)
 
     async def served_by(self, host: str) -> None:

@@ -255,8 +255,8 @@ def test_acker_that_is_away_is_removed_once_its_account_is_locked_and_hosts_repl
             assert ackers(await site.foqs("region", "list", "-o", "json")) == (["b"], ["b"])
             servers.servers["c"].start()
             # A promotion could not end: the removed server is closed and has nothing of its own, but may not log in.
-            servers.servers["a"].kill9()
-            await site.until_logged("this host does not reach a server that it needs")
+            async with site.logged("this host does not reach a server that it needs"):
+                servers.servers["a"].kill9()
             servers.servers["a"].start()
             await producers.wait_for_more()
             assert row_of_main(await site.foqs("region", "list"))[2:5] == ["a", "1", "serving"]
