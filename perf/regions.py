@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from random import Random
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from foqs.dev.region_database import NAME, PRIMARY
 from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
 from foqs_client import Client, Item
 from perf.lib.dequeue_all import dequeue_all
-from perf.lib.region_loss import TOPIC, Ledger, judged
+from perf.lib.region_loss import CONDITIONS, Ledger, judged
 from perf.lib.report import Report, middle, say
 from perf.lib.stage import Stage
 from perf.lib.trial import Trial, medians, run_on
@@ -44,10 +45,10 @@ _SHOWN: Final = {
     ),
     "loss": (
         "delay_ms", "repetition", "lag_ms", "lost", "unanswered", "reported_min", "reported_max", "acknowledged_ms",
-        "accepted_ms", "max_lag_ms", "promoted_s", "within_bound", "within_report",
+        "accepted_ms", "max_lag_ms", "promoted_s", *CONDITIONS,
     ),
 }  # fmt: skip
-_CONDITIONS: Final = ("within_bound", "within_report", "once")
+_TOPIC: Final = "loss"
 _LAG_METRIC: Final = "foqs_replica_lag_seconds{"
 _TRIPS: Final = 11
 _POLL_S: Final = 0.1
@@ -122,7 +123,7 @@ async def _lose_primary(
 ) -> dict[str, Any]:
     """Return what the death of the primary under load has cost."""
     await _owned_in_first_region(cluster)
-    ledger = Ledger()
+    ledger = Ledger(_TOPIC)
     near = cluster.hosts[0].address
     async with Client(near, automatic_keys=False) as producer, Client(cluster.url) as client:
         async with ledger.producers(producer, options.rate):
@@ -137,8 +138,9 @@ async def _lose_primary(
             await asyncio.to_thread(cluster.run_foqs, *promote)
             promoted_s = time.monotonic() - killed_s
         rows = json.loads(await asyncio.to_thread(cluster.run_foqs, "region", "report", "-o", "json"))
-        taken = await dequeue_all(client, TOPIC)
-    return {"lag_ms": lag_ms, "promoted_s": promoted_s, **judged(ledger, taken, rows, options.max_lag)}
+        taken = await dequeue_all(client, _TOPIC)
+    found = judged(ledger, taken, rows, options.max_lag)
+    return {"lag_ms": lag_ms, "promoted_s": promoted_s, **asdict(found)}
 
 
 def _kill(cluster: LocalCluster) -> None:
@@ -187,7 +189,7 @@ def main() -> int:
 
         draw = plots.distance if options.trial == "distance" else plots.loss
         say(f"plot: {draw(report)}")
-    faults = [line for line in report.lines if not all(line["figures"].get(name, True) for name in _CONDITIONS)]
+    faults = [line for line in report.lines if not all(line["figures"].get(name, True) for name in CONDITIONS)]
     for line in faults:
         say(f"FAULT: {json.dumps(line['parameters'])}: {json.dumps(line['figures'])}")
     return 1 if failed or faults else 0

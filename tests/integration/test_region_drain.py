@@ -13,8 +13,10 @@ from typing import Final
 
 import pytest
 
-from foqs_client import Client, FoqsError, Item
+from foqs_client import Client, Item
 from perf.lib.dequeue_all import dequeue_all
+from perf.lib.region_loss import Ledger
+from perf.lib.running import running
 from tests.support.aio import run
 from tests.support.poll import eventually
 from tests.support.processes import PROGRAM
@@ -46,6 +48,7 @@ class Site:
         max_lag_ms: int = 10_000,
     ) -> None:
         self.servers = servers
+        self.max_lag_ms = max_lag_ms
         first = servers.servers["a"]
         servers.open("a")
         self.cluster = RealCluster(folder, zookeeper, first, shards=_SHARDS)
@@ -135,63 +138,41 @@ class Site:
         await asyncio.to_thread(self.cluster.wait_until_served, [host])
 
 
-class Load:
+class Load(Ledger):
     """Producers that go on whatever happens."""
 
     def __init__(self) -> None:
-        self.enqueued: set[bytes] = set()
-        """The payloads that were acknowledged."""
-        self.tried: set[bytes] = set()
-        self.moments_s: list[float] = []
-        """When the items were acknowledged."""
-        self.sent_s: dict[bytes, float] = {}
-        self.acknowledged: dict[bytes, tuple[int, float]] = {}
-        """Of each acknowledged payload, its shard, and when."""
+        super().__init__("t")
         self._acknowledged = asyncio.Condition()
 
-    async def produce(self, client: Client, producer: int) -> None:
-        for number in itertools.count():
-            payload = f"{producer}-{number}".encode()
-            self.tried.add(payload)
-            self.sent_s[payload] = time.monotonic()
-            try:
-                [result] = await client.enqueue([Item("t", payload)])
-                item = result.require()
-            except FoqsError:
-                continue
-            self.enqueued.add(payload)
-            self.moments_s.append(time.monotonic())
-            self.acknowledged[payload] = int(item.partition("-")[0]), self.moments_s[-1]
-            async with self._acknowledged:
-                self._acknowledged.notify_all()
+    async def produce(self, client: Client) -> None:
+        while True:
+            if await self.enqueue(client) is None:
+                async with self._acknowledged:
+                    self._acknowledged.notify_all()
 
     async def wait_for_more(self) -> None:
         """Return when items were acknowledged that were sent after this call."""
-        enough = len(self.enqueued) + 2 * _PRODUCERS
+        enough = len(self.acknowledged) + 2 * _PRODUCERS
         async with self._acknowledged:
-            await self._acknowledged.wait_for(lambda: len(self.enqueued) >= enough)
+            await self._acknowledged.wait_for(lambda: len(self.acknowledged) >= enough)
 
     def assert_nothing_is_lost(self, taken: list[bytes]) -> None:
-        """Assert that these payloads of all deliveries have each acknowledged item, and each item once."""
+        """Assert that these payloads of all acked deliveries have each acknowledged item, and each item once."""
         assert len(taken) == len(set(taken))
-        assert self.enqueued <= set(taken) <= self.tried
+        assert self.acknowledged.keys() <= set(taken) <= self.sent_s.keys()
 
     def longest_gap_s(self, begin_s: float) -> float:
         """Return the longest time since a moment in which nothing was acknowledged."""
-        moments = [begin_s, *(each for each in self.moments_s if each > begin_s)]
+        moments = [begin_s, *(each for _, each in self.acknowledged.values() if each > begin_s)]
         return max(after - before for before, after in itertools.pairwise(moments))
 
 
 @asynccontextmanager
 async def load(client: Client) -> AsyncIterator[Load]:
     found = Load()
-    producers = [asyncio.ensure_future(found.produce(client, number)) for number in range(_PRODUCERS)]
-    try:
+    async with running(found.produce(client) for _ in range(_PRODUCERS)):
         yield found
-    finally:
-        for producer in producers:
-            producer.cancel()
-        await asyncio.gather(*producers, return_exceptions=True)
 
 
 def test_region_is_drained_and_gets_its_primary_back_under_load_although_a_drain_is_killed(tmp_path: Path) -> None:

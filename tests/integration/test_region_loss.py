@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from foqs_client import Client, FoqsError, Item
+from foqs_client import Client
 from perf.lib.dequeue_all import dequeue_all
+from perf.lib.region_loss import RegionLoss, judged
 from tests.integration.test_region_drain import Load, Site, load
 from tests.support.aio import run
 from tests.support.mysql9 import MYSQL9_IF_LONG
@@ -27,6 +30,18 @@ def row_of_main(listing: str) -> list[str]:
     """Return the row of the database in the output of region list."""
     [row] = [line.split() for line in listing.splitlines() if line.startswith("main ")]
     return row
+
+
+def assert_within_report(
+    producers: Load, taken: Sequence[bytes], rows: Sequence[Mapping[str, Any]], max_lag_ms: float
+) -> RegionLoss:
+    """Assert that a loss is within its bound and these rows of region report, and that each item came once. Return it."""
+    found = judged(producers, taken, rows, max_lag_ms)
+    reported = f"{found.reported_min} to {found.reported_max} by the report"
+    print(f"{found.lost} of {found.acknowledged} acknowledged items were lost, {reported}")
+    assert found.faults == []
+    assert found.reported_max is not None
+    return found
 
 
 async def adopt(site: Site, policy: str) -> None:
@@ -138,7 +153,7 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
             # A host's estimate of the database's clock may be ahead by a round trip.
             lost = datetime.now(UTC)
             assert row_of_main(await site.foqs("region", "list"))[3:5] == ["1", "serving"]
-            before = set(producers.enqueued)
+            before = set(producers.acknowledged)
             accept = ("--accept-loss", "--to", "r-b", "--yes")
             said = await site.foqs("database", "promote", "main", "--lost", "a", *accept)
             assert "b in r-b is the primary in term 2" in said
@@ -153,18 +168,12 @@ def test_async_primary_that_dies_is_replaced_when_an_administrator_accepts_the_l
             written = [datetime.fromisoformat(row["written"]) for row in left if row["written"]]
             assert begun <= min(written)
             assert max(written) <= lost
-            least, most = (sum(row[f"lost_enqueues_{end}"] for row in left) for end in ("min", "max"))
             await site.served_by("two")
             await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
             taken = await dequeue_all(client, "t")
-        assert len(taken) == len(set(taken))
-        assert producers.enqueued - before <= set(taken) <= producers.tried
-        lost_items = len(before - set(taken))
-        print(f"{lost_items} of {len(before)} acknowledged items were lost, {least} to {most} by the report")
-        # Inserted items whose callers had no answer count in the report, too.
-        assert least <= len(producers.tried) - len(taken)
-        assert lost_items <= most
+        assert producers.acknowledged.keys() - before <= set(taken)
+        assert_within_report(producers, taken, left, site.max_lag_ms)
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000), servers), timeout=280)
@@ -179,13 +188,8 @@ def test_async_database_accepts_nothing_more_while_no_replica_is_near_and_loses_
     async def until_refused(client: Client, producers: Load) -> str:
         """Return why no new items are accepted, once they are not."""
         while True:
-            payload = f"more-{len(producers.tried)}".encode()
-            producers.tried.add(payload)
-            try:
-                (await client.enqueue([Item("t", payload)], timeout_ms=1_000))[0].require()
-            except FoqsError as error:
-                if "max_lag_ms" in str(error):
-                    return str(error)
+            if "max_lag_ms" in (refusal := str(await producers.enqueue(client, timeout_ms=1_000))):
+                return refusal
 
     async def story(site: Site, servers: RegionServers) -> None:
         await adopt(site, "async")
@@ -196,33 +200,20 @@ def test_async_database_accepts_nothing_more_while_no_replica_is_near_and_loses_
             taken = await client.dequeue({"t": 3}, wait_ms=5_000)
             for outcome in await client.ack(taken):
                 outcome.require()
-            acked = {delivery.payload for delivery in taken}
+            acked = [delivery.payload for delivery in taken]
             servers.allow_replication("a")
             await producers.wait_for_more()
             servers.forbid_replication("a")
             await until_refused(client, producers)
             servers.servers["a"].kill9()
-            before = dict(producers.acknowledged)
             said = await site.foqs("database", "promote", "main", "--lost", "a", "--accept-loss", "--yes")
             assert "is the primary in term 2" in said
             said = await site.foqs("region", "report", "-o", "json")
             rows = json.loads(said[said.index("[") :])
             await producers.wait_for_more()
         async with Client(f"foqs://127.0.0.1:{site.hosts[1].port}") as client:
-            left = set(await dequeue_all(client, "t"))
-        lost = before.keys() - left - acked
-        least, most = (sum(row[f"lost_enqueues_{end}"] for row in rows) for end in ("min", "max"))
-        print(f"{len(lost)} of {len(before)} acknowledged items were lost, {least} to {most} by the report")
-        assert lost
-        assert len(lost) <= most
-        # Inserted items whose callers had no answer count in the report, too.
-        assert least <= len(producers.tried - left - acked)
-        for shard in range(4):
-            of_shard = [payload for payload in lost if before[payload][0] == shard]
-            if of_shard:
-                # A call was accepted after it was sent, and an item was committed before its answer came.
-                last_s = max(producers.sent_s[payload] for payload in of_shard)
-                assert last_s - min(before[payload][1] for payload in of_shard) < max_lag_ms / 1_000
+            left = await dequeue_all(client, "t")
+        assert assert_within_report(producers, [*acked, *left], rows, max_lag_ms).lost
 
     with ZooKeeper() as zookeeper, RegionServers("mariadb", 3) as servers, ExitStack() as stack:
         run(story(Site(tmp_path, zookeeper, servers, stack, 5_000, max_lag_ms), servers), timeout=280)
