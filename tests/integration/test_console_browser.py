@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Browser, Error, Page, Request, expect
 
 from foqs_client import Item, TopicPolicy
 from tests.integration.test_console import OpenHost, calls, kill_items, put
@@ -112,6 +112,19 @@ def test_a_call_that_does_not_end_is_named_with_its_page_and_the_next_test_gets_
     assert call.endswith(", page.goto(slow, timeout=0)")
     assert (pages, requests) == ("open pages: data:text/html,stuck", f"unfinished requests: {slow}")
     assert browser.run(lambda opened: opened.version)
+
+
+def test_page_that_has_crashed_hides_no_error_of_the_work_and_is_closed(browser: BrowserThread) -> None:
+    def crash(opened: Browser) -> None:
+        page = opened.new_page()
+        opened.new_page()
+        with page.expect_event("crash"), contextlib.suppress(Error):
+            page.goto("chrome://crash")
+        raise ValueError("the work has failed")
+
+    with pytest.raises(ValueError, match="the work has failed"):
+        browser.run(crash)
+    assert browser.run(lambda opened: opened.contexts) == []
 
 
 def url(host: OpenHost, path: str = "/") -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from greenlet import getcurrent, greenlet, settrace
-from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Request, sync_playwright
 
 from tests.support.descendants import descendants
 
@@ -93,8 +93,9 @@ class BrowserThread:
             if time.monotonic() - self._called_s > self.call_s:
                 hang = self._describe()
                 self._kill()
-                wait([running], timeout=_KILLED_S)
-                raise BrowserHangs(hang)
+                ended = wait([running], timeout=_KILLED_S).done
+                # Its context names what failed before the browser hung while its pages were closed.
+                raise BrowserHangs(hang) from (running.exception() if ended else None)
         return running.result()
 
     def _follow(self, work: Callable[[Browser], T]) -> T:
@@ -106,20 +107,26 @@ class BrowserThread:
         try:
             return work(self._browser)
         finally:
-            if self._browser.is_connected():
-                self._close_pages()
-            settrace(None)
+            try:
+                if self._browser.is_connected():
+                    self._close_pages()
+            finally:
+                settrace(None)
 
     def _close_pages(self) -> None:
-        """Close what the work opened.
+        """Close what the work opened. An error of the browser, such as of a page that has crashed, hides no error of the work.
 
         Each page goes to an empty one before: Chromium can forget to close a page while that goes to another
-        (crbug.com/536385539), and Playwright then waits for ever.
+        (crbug.com/536385539), and Playwright then waits for ever. A navigation that begins just then interrupts this once.
         """
         for context in self._browser.contexts:
             for page in context.pages:
-                page.goto("about:blank")
-            context.close()
+                for _ in range(2):
+                    with suppress(Error):
+                        page.goto("about:blank")
+                        break
+            with suppress(Error):
+                context.close()
 
     def _on_switch(self, _: str, switch: tuple[greenlet, greenlet]) -> None:
         if switch[1] is self._work:
