@@ -432,16 +432,14 @@ def _nothing_is_stuck(item: ItemHistory, bounds: ClockBounds) -> Iterator[Findin
     overdue_ms = min(-(row.get("due_in_ms") or 0), record.ended.at_ms - record.healed.at_ms)
     if overdue_ms > bound_ms:
         yield 11, f"it is {row['state']} and overdue by {overdue_ms} ms"
-    # Most rows at the end are of dead items and of those for much later; what follows looks at all dequeues of the topic.
     if row["state"] == "dead" or not item.origins or clock_bounds.earliest_ready_ms(item, bounds) >= record.ended.at_ms:
         return
     ready_ms = clock_bounds.latest_ready_ms(item, bounds)
     if ready_ms is None:
         return
     waited_ms: dict[str, float] = {}
-    for call in item.dequeues():
-        if call.end is CallEnd.UNKNOWN or call.results or call.returned is None:
-            continue
+    for call in [call for each in item.topic_dequeues() for call in each.empty]:
+        assert call.returned is not None
         since_ms = max(call.invoked.at_ms, ready_ms, record.healed.at_ms)
         sum_ms = waited_ms.get(call.process, 0.0) + max(0.0, call.returned.at_ms - since_ms)
         waited_ms[call.process] = sum_ms

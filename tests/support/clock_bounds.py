@@ -16,6 +16,7 @@ If the history does not list dropped items, the server may have dropped an item:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from tests.support.certain_changes import SPREAD_MS
@@ -211,12 +212,17 @@ def latest_ready_ms(item: ItemHistory, bounds: ClockBounds) -> float | None:
     ):
         return None
     held = [(entry.call, entry.returned, requested_delay_ms(entry) or 0) for entry in item.origins]
-    brought = {id(each.call) for each in item.receipts}
-    for call in item.dequeues():
+    brought = {id(each.call): each.call for each in item.receipts}
+    held += [(call, call.returned, call.args.get("lease_ms") or lease) for call in brought.values()]
+    moments = []
+    for dequeues in item.topic_dequeues():
         # A host may have leased the item, left it out of its reply, and crashed before it released it.
-        answered = call.returned if id(call) in brought else None
-        if answered is not None or call.end is CallEnd.UNKNOWN or call.invoked.before(healed):
-            held.append((call, answered, call.args.get("lease_ms") or lease))
+        if any(id(call) not in brought for call in dequeues.late_unknown):
+            return None
+        others = dequeues.early - Counter(
+            call.args.get("lease_ms") for call in brought.values() if call.invoked.before(healed)
+        )
+        moments += [healed.at_ms + bounds.longest_ms(asked or lease) for asked in others]
     for entry in item.possible_operations("extend"):
         asked = entry.requested.get("lease_ms")
         held.append((entry.call, entry.returned, lease if asked is None else asked))
@@ -226,7 +232,6 @@ def latest_ready_ms(item: ItemHistory, bounds: ClockBounds) -> float | None:
         if wait is None:
             return None
         held.append((entry.call, entry.returned, wait))
-    moments = []
     for call, answered, length in held:
         if answered is None and not call.invoked.before(healed):
             return None

@@ -7,6 +7,7 @@ history. Does not judge; the checker does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +58,32 @@ class DeliveryReceipt:
 
     def __str__(self) -> str:
         return f"delivery with token {self.token} ({self.call.process}, {self.call.name})"
+
+
+@dataclass(slots=True)
+class TopicDequeues:
+    """The dequeues of one topic that did not fail.
+
+    A record has tens of thousands of them, and as many items that are left at its end. So what all these items ask of them is
+    found once.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    empty: list[Call] = field(default_factory=list)
+    """Those that returned no item."""
+    early: Counter[int | None] = field(default_factory=Counter)
+    """How many were invoked before the record was healed, by the length of the leases that they ask for."""
+    late_unknown: list[Call] = field(default_factory=list)
+    """The others of unknown outcome."""
+
+    def add(self, call: Call, healed: Stamp | None) -> None:
+        self.calls.append(call)
+        if call.end is not CallEnd.UNKNOWN and call.returned is not None and not call.results:
+            self.empty.append(call)
+        if healed is not None and call.invoked.before(healed):
+            self.early[call.args.get("lease_ms")] += 1
+        elif call.end is CallEnd.UNKNOWN:
+            self.late_unknown.append(call)
 
 
 @dataclass
@@ -121,8 +148,12 @@ class ItemHistory:
 
     def dequeues(self) -> list[Call]:
         """Return the calls that may have leased the item, whether or not their reply contained it."""
+        return [call for each in self.topic_dequeues() for call in each.calls]
+
+    def topic_dequeues(self) -> list[TopicDequeues]:
+        """Return these calls by topic."""
         topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
-        return [call for key in sorted(topics, key=str) for call in self.histories.dequeues.get(key, [])]
+        return [self.histories.dequeues[key] for key in sorted(topics, key=str) if key in self.histories.dequeues]
 
     def purges(self) -> list[Call]:
         """Return the purges of its topic that took effect or may have."""
@@ -163,8 +194,8 @@ class ItemHistories:
     record: Record
     item_histories: dict[str, ItemHistory] = field(default_factory=dict)
     by_mark: dict[str, list[Entry]] = field(default_factory=dict)
-    dequeues: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
-    """By namespace and topic, without failed calls."""
+    dequeues: dict[tuple[str | None, str], TopicDequeues] = field(default_factory=dict)
+    """By namespace and topic."""
     purges: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
     """By namespace and topic, without failed calls."""
     by_op: dict[str, list[Call]] = field(default_factory=dict)
@@ -235,7 +266,8 @@ def _sort_page(histories: ItemHistories, call: Call) -> None:
 def _sort_dequeue(histories: ItemHistories, call: Call) -> None:
     if call.end is not CallEnd.FAILED:
         for topic in call.args["topics"]:
-            histories.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
+            of_topic = histories.dequeues.setdefault((call.args.get("namespace"), topic), TopicDequeues())
+            of_topic.add(call, histories.record.healed)
     runs: dict[Any, list[tuple[ItemHistory, DeliveryReceipt]]] = {}
     for result in call.results:
         item, receipt = histories.item_history(result["id"]), DeliveryReceipt(call, result)
