@@ -3,8 +3,8 @@
 Holds `RelayMemory`. A *round* is one transaction of the relay. Always true: a row is sent
 only under a stamp of a committed round; a row is known by its id from the read that found
 it until the round that deletes it, or until it is forgotten; what was forgotten, a sweep
-finds. The caller reads gaps after a page or a sweep's page, and before it asks for a round;
-a memory whose round was not committed is discarded. Pure.
+finds; nothing is stamped between a page, or a sweep's page, and the read of the gaps after
+it, which may fail. A memory whose round was not committed is discarded. Pure.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class RelayMemory:
         self._read_to = state.read_to
         self._gaps = Gaps(limits.gap_keep_s, limits.gaps_max)
         self._gaps.add(state.gaps, now_s)
+        self._are_gaps_read = True
+        """Whether they were read since the last page: a row that was found there may have one before it in a gap."""
         self._groups = RowGroups(limits.held_groups_max)
         self._loose: dict[int, OutboxRow] = {}
         """Waiting rows without a group."""
@@ -169,6 +171,7 @@ class RelayMemory:
             self._add_found(row, self._swept_to)
         if ids:
             self._read_to = ids[-1]
+        self._are_gaps_read = not self.gap_ranges
 
     def add_gap_rows(self, rows: Sequence[OutboxRow], began_s: float, *, is_complete: bool = True) -> None:
         """Add the rows that were found in `gap_ranges`, by a read that began at this time.
@@ -183,6 +186,7 @@ class RelayMemory:
             self._groups.hold_all()  # a group's rows may be missing below one that was found; a sweep goes by id
         for row in rows:
             self._add_found(row, self._swept_to)
+        self._are_gaps_read = True
 
     def add_swept(self, rows: Sequence[OutboxRow]) -> None:
         """Add the first rows above `swept_to` and up to `read_to`, by id. None: the sweep ends."""
@@ -196,6 +200,7 @@ class RelayMemory:
         else:
             self._swept_to = None
             self._groups.end_sweep()
+        self._are_gaps_read = not self.gap_ranges
 
     def end_sweep_early(self) -> None:
         """Leave the rows above `swept_to` to the next sweep, which begins at the start of the table again."""
@@ -238,13 +243,14 @@ class RelayMemory:
         """Return the next round. `on_round_committed` must follow before anything of it is sent, or the next one is planned.
 
         Args:
-            keys_until_ms: the end of the keys that are stamped. None: it is not known, and nothing is stamped.
+            keys_until_ms: the end of the keys that are stamped. None: it is not known, and nothing is stamped; nor while gaps
+                are to be read.
         """
         deleted, self._answered = sorted(self._answered), set()
         parked, self._to_park = self._to_park, []
         self._leaving = frozenset(deleted)
         calls: list[SendCall] = []
-        if keys_until_ms is not None:
+        if keys_until_ms is not None and self._are_gaps_read:
             calls = self._stamp(keys_until_ms)
         return Round(deleted, parked, RelayState(self._read_to, tuple(self._gaps.ranges), self._stamps()), calls)
 

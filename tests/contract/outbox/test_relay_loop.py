@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from foqs_client import Item
 from foqs_client.errors import FoqsError, InvalidArgument, PermissionDenied, RateLimited, Unavailable, Unreachable
 from foqs_client.outbox import enqueue
+from foqs_client.outbox.gaps import IdRange
 from foqs_client.outbox.outbox_connection import DatabaseUnreachable, OutboxConnection, TablesUnavailable
 from foqs_client.outbox.outbox_figures import OutboxFigures
 from foqs_client.outbox.parked_rows import list_parked
@@ -28,6 +29,7 @@ from foqs_client.outbox.relay_loop import Relay
 from foqs_client.outbox.relay_memory import SendCall
 from foqs_client.outbox.relay_pauses import DEFAULT_PAUSES, RelayPauses
 from foqs_client.outbox.relay_tables import OutboxOwner, RelayTables
+from foqs_client.outbox.row_groups import OutboxRow
 from foqs_client.outbox.statement_thread import StatementThread
 from tests.support.outbox_databases import Place, sqlite_place
 from tests.support.poll import until
@@ -366,6 +368,42 @@ def test_a_relay_outlasts_a_database_that_does_not_answer(place: Place) -> None:
 
     assert relay.sent_rows == 2
     assert queue.taken == [b"1", b"2"]
+
+
+def test_a_row_waits_for_the_gaps_below_it_although_their_read_fails(place: Place) -> None:
+    class LosesItsDatabaseOnce(RelayTables):
+        losses = 0
+
+        def read_ranges(self, ranges: Sequence[IdRange]) -> tuple[list[OutboxRow], bool]:
+            if self.losses:
+                self.losses -= 1
+                raise TablesUnavailable("down")
+            return super().read_ranges(ranges)
+
+    async def run() -> None:
+        clock = asyncio.get_running_loop().time
+        tables = LosesItsDatabaseOnce(OutboxConnection(lambda: place.connect(True), place.dialect), "a" * 32)
+        relay = Relay(tables, queue, clock=clock, thread=NoThread(clock))
+        running = asyncio.ensure_future(relay.run())
+        add(place, [b"of another transaction"])
+        with closing(place.connect(True)) as connection:
+            connection.execute("UPDATE foqs_outbox SET id = 3")
+        await soon(lambda: bool(queue.taken))
+        tables.losses = 1
+        with closing(place.connect(False)) as connection:  # whose first id was given before the row that was read
+            enqueue(connection, [Item("t", b"first"), Item("t", b"second")], row_groups=["group"] * 2)
+            connection.execute("UPDATE foqs_outbox SET id = 2 WHERE payload = ?", (b"first",))
+            connection.execute("UPDATE foqs_outbox SET id = 4 WHERE payload = ?", (b"second",))
+            connection.commit()
+        await soon(lambda: left(place) == 0)
+        relay.stop()
+        await running
+        assert not tables.losses
+
+    queue = ScriptedQueue({})
+    run_virtual(run, until_s=3_600)
+
+    assert queue.taken == [b"of another transaction", b"first", b"second"]
 
 
 def test_a_stop_leaves_no_row_that_was_sent(place: Place) -> None:

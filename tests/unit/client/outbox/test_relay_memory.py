@@ -279,12 +279,24 @@ def test_with_too_many_parked_rows_only_resent_ones_are_stamped() -> None:
     parked = [ParkedRow(OutboxRow(1)), ParkedRow(OutboxRow(2))]
     memory = RelayMemory(RelayState(), (), parked, 0.0, RelayLimits(parked_rows_max=2))
     memory.add_page(rows((3, None)), 0.0)
+    memory.add_gap_rows((), 0.0)
 
     assert commit(memory).calls == []
     memory.on_parked_read([parked[0], ParkedRow(OutboxRow(2), "resend")])
     assert sent_ids(commit(memory)) == [[2]]
     memory.on_replies({2: Reply.WRITTEN})
     assert sent_ids(commit(memory)) == [[3]]
+
+
+def test_nothing_is_stamped_between_a_page_and_the_read_of_the_gaps_below_it() -> None:
+    memory = new_memory()
+    memory.add_page(rows((1, None), (3, "a")), 0.0)
+
+    assert sent_ids(commit(memory)) == []
+    memory.add_page(rows((4, None)), 0.0)  # the read of the gaps has failed
+    assert sent_ids(commit(memory)) == []
+    memory.add_gap_rows(rows((2, "a")), 0.0)
+    assert sent_ids(commit(memory)) == [[1, 4], [2, 3]]
 
 
 def test_each_reply_to_each_state_has_an_outcome() -> None:

@@ -50,6 +50,22 @@ def test_sweeps_that_end_early_keep_the_rules() -> None:
         assert play(seed, EndsSweepsEarly) is None
 
 
+class LosesItsDatabaseBeforeGaps(PlainRelay):
+    """Each third read of the gaps fails."""
+
+    reads = 0
+
+    def read_gaps(self, memory: RelayMemory) -> None:
+        self.reads += 1
+        if self.reads % 3:
+            super().read_gaps(memory)
+
+
+def test_gaps_that_cannot_be_read_keep_the_rules() -> None:
+    for seed in range(HISTORIES):
+        assert play(seed, LosesItsDatabaseBeforeGaps) is None
+
+
 # ------------------------------------------------------------- planted mistakes
 
 
@@ -132,6 +148,14 @@ class EndsGapsUnread(RelayMemory):
     def add_page(self, rows: Sequence[OutboxRow], now_s: float) -> None:
         self._gaps.remove_old(now_s)
         super().add_page(rows, now_s)
+
+
+class SendsBesideUnreadGaps(RelayMemory):
+    """Rows of a page are sent although the read of the gaps has failed."""
+
+    def plan_round(self, keys_until_ms: int | None) -> Round:
+        self._are_gaps_read = True
+        return super().plan_round(keys_until_ms)
 
 
 class SendsLateRowsBeforeTheSweep(RelayMemory):
@@ -241,6 +265,12 @@ def test_rows_beyond_a_sweep_that_ended_early_are_found_to_overtake() -> None:
     early = type("Early", (EndsSweepsEarly,), {"memory_type": SendsRowsBeyondASweep})
 
     assert _find(early) is not None
+
+
+def test_rows_that_are_sent_before_gaps_are_read_are_found_to_overtake() -> None:
+    hasty = type("Hasty", (LosesItsDatabaseBeforeGaps,), {"memory_type": SendsBesideUnreadGaps})
+
+    assert "which began after its commit" in (_find(hasty) or "")
 
 
 def test_a_refusal_that_ends_a_doubt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
