@@ -103,9 +103,12 @@ class Load:
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
-    async def drain(self, timeout_s: float = 30.0) -> bool:
-        """Dequeue and ack until only dead items and items of a much later time are left. Return False if the time is over before."""
-        deadline = time.monotonic() + timeout_s
+    async def drain(self, quiet_s: float = 30.0) -> bool:
+        """Dequeue and ack until only dead items and items of a much later time are left.
+
+        Return False if others are left, and none of them came for `quiet_s`: a slow machine may need long for all.
+        """
+        deadline = time.monotonic() + quiet_s
         async with Client(self._address) as client:
             drainer = RecordingClient(client, self._history, "drainer", wall_ms)
             while time.monotonic() < deadline:
@@ -114,6 +117,7 @@ class Load:
                 )
                 if got:
                     await drainer.ack(got)
+                    deadline = time.monotonic() + quiet_s
                     continue
                 page = await client.topics(states=["deferred", "ready", "leased"])
                 if {topic.topic for topic in page.topics} <= {FAR_TOPIC}:
