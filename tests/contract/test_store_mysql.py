@@ -572,7 +572,7 @@ def test_reads_connect_with_their_first_call(bench: Bench, mariadb: MariaDb) -> 
         owned = await opened(bench.store())
         before = _connections(mariadb)
         async with reading(owned.store) as reads:
-            assert _connections(mariadb) == before
+            assert _connections(mariadb) <= before
             await reads.rows(owned.past, [1])
             assert len(_connections(mariadb) - before) == 1
 
@@ -580,8 +580,10 @@ def test_reads_connect_with_their_first_call(bench: Bench, mariadb: MariaDb) -> 
 
 
 def _connections(mariadb: MariaDb) -> set[int]:
-    # Connections of this query use no database; an earlier one may still be ending.
+    # Connections of this query use no database; an earlier one may still be ending. One that was killed is listed for a
+    # moment after its socket was closed.
     query = (
-        "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = 'root' AND DB IS NOT NULL"
+        "SELECT ID FROM information_schema.PROCESSLIST "
+        "WHERE ID <> CONNECTION_ID() AND USER = 'root' AND DB IS NOT NULL AND COMMAND <> 'Killed'"
     )
     return {number for (number,) in mariadb.query(query)}
