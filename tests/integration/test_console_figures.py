@@ -41,8 +41,14 @@ def all_topics(host: OpenHost) -> list[Topic]:
 
 def topic_page(browser: Browser, topic: str, unit: str = "hour") -> Answer:
     """Return the page of a topic. A page does not wait for a long read; the next one has it."""
-    until(lambda: "still being read" not in browser.get("/topic", topic=topic, unit=unit).text, f"{topic} is read")
-    return browser.get("/topic", topic=topic, unit=unit)
+    pages: list[Answer] = []
+
+    def is_read() -> bool:
+        pages.append(browser.get("/topic", topic=topic, unit=unit))
+        return "still being read" not in pages[-1].text
+
+    until(is_read, f"{topic} is read")
+    return pages[-1]
 
 
 def names_in(body: str) -> list[str]:

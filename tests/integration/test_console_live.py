@@ -105,7 +105,8 @@ def test_a_host_with_open_pages_stops_in_time(own_host: OpenHost) -> None:
     with EventStream(Browser(own_host.console_port), "/") as stream:
         assert stream.next("live") is not None
         assert own_host.stop() == 0
-        assert stream.next("live") is None
+        while stream.next("live") is not None:
+            pass  # what was sent before the stop; the stream ends by it
 
 
 def test_streams_follow_the_rights_of_their_principal(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from foqs.cli import root
 from foqs.console.topic_pages import STATES
 from foqs_client import Client, Item
 from tests.integration.test_console import OpenHost, calls, kill_items, put
+from tests.integration.test_console_figures import topic_page
 from tests.support.console import Browser, hidden_fields
 from tests.support.poll import until
 
@@ -115,8 +116,7 @@ def test_topics(host: OpenHost, browser: Browser, order: str) -> None:
 
 def test_topic(host: OpenHost, browser: Browser) -> None:
     row = foqs_one(host, "topic", "show", "mail")
-    until(lambda: "still being read" not in browser.get("/topic", topic="mail").text, "the topic is read")
-    page = browser.get("/topic", topic="mail")
+    page = topic_page(browser, "mail")
     found = figures(page.body)
     assert [found[state] for state in STATES] == [f"{row[state]:,}" for state in STATES]
     assert (found["best priority"], found["delivery"]) == (str(row["best_priority"]), "on")
