@@ -102,7 +102,7 @@ def visitor(opened: Browser, proxied: ProxiedConsole, *, with_scripts: bool = Tr
     page.goto(f"{proxied.url}/topics?prefix=fol")
     assert page.url == f"{proxied.url}/login?next=/topics?prefix%3Dfol"
     log_in(page)
-    assert page.url == f"{proxied.url}/topics?prefix=fol"
+    page.wait_for_url(f"{proxied.url}/topics?prefix=fol")
     yield page
     page.wait_for_load_state()
     assert wrong == []
@@ -161,7 +161,7 @@ def test_the_cookie_is_for_tls_and_for_the_path(proxied: ProxiedConsole, browser
             assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
             assert cookies(page.context, f"{proxied.origin}/other/") == []
             page.get_by_role("button", name="Log out").click()
-            assert page.url == f"{proxied.url}/login"
+            page.wait_for_url(f"{proxied.url}/login")
             assert cookies(page.context, proxied.url) == []
 
     browser.run(look)
