@@ -43,7 +43,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 
 def test_tasks_run_and_outlast_a_database_that_is_away(tmp_path: Path, server: MariaDb) -> None:
-    with RestartableHost(tmp_path / "host", "memory:") as host:
+    # A task has one attempt, and a slow machine must not end its lease.
+    with RestartableHost(tmp_path / "host", "memory:", {"namespace.lease_ms_default": 600_000}) as host:
         host.start()
         project = Project(tmp_path, host)
         project.append("settings.py", SETTINGS.format(socket=str(server.socket), name=server.database()))

@@ -17,6 +17,8 @@ from tests.support.outbox_databases import running_postgres
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
 
+LEASE_MS: Final = 5_000
+"""Longer than a worker usually stands still on a busy machine, and short enough to wait for its end."""
 HANGING_TASK: Final = """
 
 import os
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[RestartableHost]:
-    with RestartableHost(tmp_path / "host", "memory:") as host:
+    with RestartableHost(tmp_path / "host", "memory:", {"namespace.lease_ms_default": LEASE_MS}) as host:
         host.start()
         yield host
 

@@ -17,13 +17,15 @@ from tests.support.processes import RestartableHost
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "groups.md").read_text()
 PROGRAMS: Final = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+LEASES: Final = {"namespace.lease_ms_default": 600_000}
+"""No lease ends while a slow machine works."""
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
-    with RestartableHost(tmp_path_factory.mktemp("host"), "memory:") as host:
+    with RestartableHost(tmp_path_factory.mktemp("host"), "memory:", LEASES) as host:
         host.start()
         yield host
 
