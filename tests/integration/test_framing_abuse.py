@@ -127,12 +127,15 @@ def abuse(
         queue = FakeQueue()
         async with serve_queue(queue, LIMITS) as host:
             host.server.peer_log = PeerLog(asyncio.get_running_loop().time, lines_per_second_max=len(streams))
-            neighbour = await host.raw()
-            abusers = {kind: await host.raw() for kind in streams}
-            for kind, raw in abusers.items():
-                raw.send(streams[kind])
             async with asyncio.timeout(30):
-                for _ in range(20):
+                # Each connection sends at once: one that is silent for the stall timeout is closed.
+                neighbour = await host.raw()
+                await answers(neighbour, queue)
+                abusers: dict[str, RawConnection] = {}
+                for kind, stream in streams.items():
+                    abusers[kind] = raw = await host.raw()
+                    raw.send(stream)
+                for _ in range(19):
                     await answers(neighbour, queue)
                 for kind, raw in abusers.items():
                     await expect(kind, raw)
