@@ -28,6 +28,7 @@ from tests.support.zookeeper import ZooKeeper
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 NAMES = ("one", "two", "three")
+SHARDS = 6
 SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
 """The token that each host sends to the others: a valid one, none beside its certificate, and an unknown one."""
 CONSOLE_PORTS = {name: free_port() for name in NAMES}
@@ -48,7 +49,7 @@ def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
         mariadb = MariaDb()
         mariadb.start()
         stack.callback(mariadb.remove)
-        cluster = RealCluster(folder, stack.enter_context(ZooKeeper()), mariadb, shards=6)
+        cluster = RealCluster(folder, stack.enter_context(ZooKeeper()), mariadb, SHARDS)
         cluster.init()
         made = {name: stack.enter_context(guarded(cluster, name, authority, folder)) for name in NAMES}
         for host in made.values():
@@ -56,6 +57,7 @@ def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
         cluster.wait_until_served(NAMES)
         for host in made.values():
             host.wait_until_ready()
+            until(lambda host=host: run(knows_owners(host, authority)), "it knows all owners")  # type: ignore[misc]
         yield made
 
 
@@ -88,6 +90,13 @@ def client_of(host: RestartableHost, authority: Authority, token: str) -> Client
     return Client(address, token=token, tls=Tls(str(authority.file)), automatic_keys=False)
 
 
+async def knows_owners(host: RestartableHost, authority: Authority) -> bool:
+    """Return whether a host has learned who owns each shard, which it does a moment after the registry."""
+    async with client_of(host, authority, BOSS) as client:
+        shards = (await client.routing()).shards
+    return len(shards) == SHARDS and all(shard.owner is not None and shard.state == "owned" for shard in shards)
+
+
 async def send(client: Client, *keys: str) -> list[Enqueued]:
     """Enqueue items with these keys in one attempt."""
     items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
@@ -104,7 +113,7 @@ def test_a_keyed_item_reaches_its_slot_through_authenticated_hosts(
             # The host may learn a moment after the registry who owns a shard, and says so: the client tries again.
             results = await client.enqueue([Item("t", key.encode(), idempotency_key=key) for key in keys])
             shards = {result.require().partition("-")[0] for result in results}
-            assert len(shards) == 6
+            assert len(shards) == SHARDS
 
     run(story())
     assert "as an administrator" not in hosts[name].log

@@ -60,9 +60,13 @@ def hosts(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[li
 
 def foqs(*arguments: str) -> str:
     """Run a command that must succeed. Return its output."""
-    done = subprocess.run([str(PROGRAM), *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = call_foqs(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def call_foqs(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(PROGRAM), *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
 def initialise(host: RestartableHost) -> None:
@@ -73,7 +77,10 @@ def until_served(hosts: Sequence[RestartableHost]) -> None:
     """Wait until all hosts are members and each serves some of the shards."""
 
     def served() -> bool:
-        status: dict[str, Any] = json.loads(foqs("cluster", "status", "-o", "json", "--address", hosts[0].address))
+        done = call_foqs("cluster", "status", "-o", "json", "--address", hosts[0].address)
+        if done.returncode != 0:  # it has no session yet, and is asked again
+            return False
+        status: dict[str, Any] = json.loads(done.stdout)
         states = {shard["state"] for shard in status["shards"]}
         owners = {shard["owner"] for shard in status["shards"]}
         return states == {"owned"} and len(owners) == len(hosts)

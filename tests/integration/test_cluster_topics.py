@@ -60,6 +60,8 @@ def test_topics_enqueued_anywhere_are_listed_by_any_host(cluster: RealCluster) -
         for host in hosts.values():
             host.launch()
         cluster.wait_until_served(NAMES)
+        for host in hosts.values():
+            host.wait_until_ready()
         expected: Counter[str] = Counter()
         for n, (name, host) in enumerate(hosts.items()):
             topics = {f"{name} {k}": 1 + k % 3 for k in range(10)} | {"everywhere": n + 1}

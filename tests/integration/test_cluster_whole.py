@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,15 +12,22 @@ from foqs.dev.local_cluster import LocalCluster
 from foqs_client import Change, Client, Item, ItemFilter, ItemView, Nack
 from tests.support.aio import run
 from tests.support.cluster import cluster
+from tests.support.poll import until
+from tests.support.single_endpoint_client import SingleEndpointClient
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 _COUNT = 60
+_SHARDS = 6
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[LocalCluster]:
-    with cluster(shards=6) as found:
+    """Three hosts, each with its part of the shards. No shard moves any more."""
+    with cluster(shards=_SHARDS) as found:
+        with SingleEndpointClient(found.hosts[0].address) as client:
+            part = _SHARDS // len(found.hosts)
+            until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 120)
         yield found
 
 
@@ -35,7 +43,7 @@ async def clients(running: LocalCluster) -> AsyncIterator[tuple[Client, Client, 
 async def spread(client: Client, topic: str) -> set[str]:
     """Enqueue a few items per call until every shard has items. Return their ids."""
     ids: set[str] = set()
-    while len(ids) < _COUNT or len({id.split("-")[0] for id in ids}) < 6:
+    while len(ids) < _COUNT or len({id.split("-")[0] for id in ids}) < _SHARDS:
         batch = [Item(topic, b"x", priority=(len(ids) * 7 + n) % 50) for n in range(3)]
         ids |= {result.require() for result in await client.enqueue(batch)}
     return ids

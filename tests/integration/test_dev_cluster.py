@@ -57,22 +57,23 @@ def owners(running: LocalCluster) -> dict[int, str]:
 
 
 def test_every_host_lists_the_same_hosts_and_shards_with_owner_and_epoch(running: LocalCluster) -> None:
-    def agree() -> bool:
-        statuses = [
-            json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts
-        ]
-        for found in statuses:
-            assert [host["name"] for host in found["hosts"]] == ["host1", "host2", "host3"]
-            assert [shard["shard"] for shard in found["shards"]] == list(range(_SHARDS))
-            assert {shard["database"] for shard in found["shards"]} == {"db1", "db2"}
-            assert all(shard["epoch"] >= 1 for shard in found["shards"])
-        return (
-            len({json.dumps([(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]]) for found in statuses})
-            == 1
-        )
+    statuses: list[dict[str, Any]] = []
 
-    # The hosts are asked one after the other, and a shard may move in between.
+    def agree() -> bool:
+        results = [foqs(["cluster", "status", "-o", "json"], host.address) for host in running.hosts]
+        if any(result.returncode for result in results):
+            return False
+        statuses[:] = [json.loads(result.stdout) for result in results]
+        names = [[host["name"] for host in found["hosts"]] for found in statuses]
+        shards = [[(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]] for found in statuses]
+        return names == [["host1", "host2", "host3"]] * 3 and shards[1:] == shards[:-1]
+
+    # The hosts are asked one after the other, and a shard may move in between. Each learns of the others by itself.
     until(agree, "all list the same", 60)
+    for found in statuses:
+        assert [shard["shard"] for shard in found["shards"]] == list(range(_SHARDS))
+        assert {shard["database"] for shard in found["shards"]} == {"db1", "db2"}
+        assert all(shard["epoch"] >= 1 for shard in found["shards"])
 
 
 def test_doctor_finds_no_problem_with_a_cluster_and_names_one_that_is_made(

@@ -99,7 +99,14 @@ class FaultyCluster:
                 host.config.write_text(to_toml(host.options))
             stack.enter_context(self.cluster)
             until(self.is_settled, "every shard is served, and keys have their slots", _SETTLE_S)
-            routing = self.routing()
+            seen: list[Routing | None] = []
+
+            def is_known() -> bool:
+                seen.append(self.routing())
+                return seen[-1] is not None and all(shard.key_slots for shard in seen[-1].shards)
+
+            until(is_known, "a host replies again")
+            routing = seen[-1]
             assert routing is not None
             by_name = {f"db{number}": server for number, server in enumerate(self.cluster.databases, 1)}
             for shard in asyncio.run(_shards(self.cluster.url)):
@@ -259,9 +266,15 @@ class FaultScenario:
         await asyncio.to_thread(until, condition, what, timeout_s, pause_s)
 
     async def owned_by(self, host: HostProcess) -> list[int]:
-        """The shards that it serves."""
-        owners = await asyncio.to_thread(self.on.owners)
-        return [shard for shard, name in owners.items() if name == name_of(host)]
+        """The shards that it serves: some, once the hosts reply in time and it is there."""
+        found: list[int] = []
+
+        def owns_some() -> bool:
+            found[:] = [shard for shard, name in self.on.owners().items() if name == name_of(host)]
+            return bool(found)
+
+        await self.wait_until(owns_some, f"{name_of(host)} serves shards")
+        return found
 
     async def served_without(self, host: HostProcess, shards: Sequence[int], since_s: float) -> list[float]:
         """Seconds until each of these shards took an item at another host."""
