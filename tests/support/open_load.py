@@ -30,6 +30,9 @@ _ITEMS_PER_CALL: Final = 4
 _ENQUEUE_MS: Final = 10_000
 _ACK_MS: Final = 10_000
 _DEQUEUE_MS: Final = 3_000
+_UNSPOILT_MS: Final = 30_000
+"""The time of every call if every delivery is acked: such a story has no host that is frozen or dead, and no error is lawful
+that only says that the machine was slow."""
 _WAIT_MS: Final = 1_000
 _WANT: Final = 10
 _DRAIN_LEASE_MS: Final = 10_000
@@ -64,6 +67,7 @@ class OpenLoad:
         self._interval_s = _ITEMS_PER_CALL / rate
         self._spoil = spoil
         self._lease_ms = LEASE_MS if spoil else _LEASE_UNSPOILT_MS
+        self._timeouts_ms = (_ENQUEUE_MS, _DEQUEUE_MS, _ACK_MS) if spoil else (_UNSPOILT_MS,) * 3
         self._rng = Random(seed)
         self._story = uuid.uuid4().hex[:8]
         self._calls: set[asyncio.Future[None]] = set()
@@ -141,18 +145,20 @@ class OpenLoad:
             topic = TOPICS[(number + place) % len(TOPICS)]
             items.append(Item(topic, name.encode(), number % 3, lease_ms=self._lease_ms, idempotency_key=key))
         done = False
+        enqueue_ms, _, _ = self._timeouts_ms
         with contextlib.suppress(FoqsError):
-            results = await producer.enqueue(items, timeout_ms=_ENQUEUE_MS)
+            results = await producer.enqueue(items, timeout_ms=enqueue_ms)
             done = all(result.id is not None for result in results)
         if shard is not None:
             took_s = asyncio.get_running_loop().time() - begun_s
             self.timed.append(Timed(shard, begun_s, took_s, done))
 
     async def _consume(self, consumer: RecordingClient) -> None:
+        _, dequeue_ms, _ = self._timeouts_ms
         while not self._stopping:
             try:
                 got = await consumer.dequeue(
-                    dict.fromkeys(TOPICS, _WANT), wait_ms=_WAIT_MS, lease_ms=self._lease_ms, timeout_ms=_DEQUEUE_MS
+                    dict.fromkeys(TOPICS, _WANT), wait_ms=_WAIT_MS, lease_ms=self._lease_ms, timeout_ms=dequeue_ms
                 )
             except FoqsError:
                 await pause(0.1)
@@ -164,17 +170,18 @@ class OpenLoad:
 
     async def _deal(self, consumer: RecordingClient, got: Sequence[Delivery]) -> None:
         acks: list[Delivery] = []
+        _, _, ack_ms = self._timeouts_ms
         for delivery in got:
             fate = self._rng.choice(("nack", "release", "forget")) if self._rng.random() < self._spoil else "ack"
             with contextlib.suppress(FoqsError):
                 if fate == "nack":
-                    await consumer.nack([delivery], timeout_ms=_ACK_MS)
+                    await consumer.nack([delivery], timeout_ms=ack_ms)
                 elif fate == "release":
-                    await consumer.release([delivery], timeout_ms=_ACK_MS)
+                    await consumer.release([delivery], timeout_ms=ack_ms)
             if fate == "ack":
                 acks.append(delivery)
         if acks:
             with contextlib.suppress(FoqsError):
-                outcomes = await consumer.ack(acks, timeout_ms=_ACK_MS)
+                outcomes = await consumer.ack(acks, timeout_ms=ack_ms)
                 self.acked += sum(outcome.error is None for outcome in outcomes)
                 self._acked.set()
