@@ -106,20 +106,27 @@ class Load:
     async def drain(self, quiet_s: float = 30.0) -> bool:
         """Dequeue and ack until only dead items and items of a much later time are left.
 
-        Return False if others are left, and none of them came for `quiet_s`: a slow machine may need long for all.
+        Return False if others are left, and none of them came for `quiet_s`: a slow machine may need long for all. A call
+        that fails, as one whose time is over there, is made again.
         """
         deadline = time.monotonic() + quiet_s
         async with Client(self._address) as client:
             drainer = RecordingClient(client, self._history, "drainer", wall_ms)
             while time.monotonic() < deadline:
-                got = await drainer.dequeue(
-                    dict.fromkeys(TOPICS, 100), wait_ms=100, lease_ms=_DRAIN_LEASE_MS, timeout_ms=5_000
-                )
-                if got:
-                    await drainer.ack(got)
-                    deadline = time.monotonic() + quiet_s
+                try:
+                    got = await drainer.dequeue(
+                        dict.fromkeys(TOPICS, 100), wait_ms=100, lease_ms=_DRAIN_LEASE_MS, timeout_ms=5_000
+                    )
+                    if got:
+                        await drainer.ack(got)
+                        deadline = time.monotonic() + quiet_s
+                        continue
+                    page = await client.topics(states=["deferred", "ready", "leased"])
+                except FoqsError as error:
+                    if not error.may_succeed_later:
+                        raise
+                    await pause(_wait_s(error))
                     continue
-                page = await client.topics(states=["deferred", "ready", "leased"])
                 if {topic.topic for topic in page.topics} <= {FAR_TOPIC}:
                     return True
         return False
