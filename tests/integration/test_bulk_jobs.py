@@ -14,7 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from foqs.cli import root
-from foqs_client import BulkJob, Change, Client, FoqsError, InvalidArgument, Item, ItemFilter, LimitExceeded, Nack
+from foqs_client import (
+    BulkJob,
+    Change,
+    Client,
+    Delivery,
+    FoqsError,
+    InvalidArgument,
+    Item,
+    ItemFilter,
+    LimitExceeded,
+    Nack,
+)
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import eventually
@@ -96,7 +107,13 @@ def test_move_goes_on_after_each_kill_and_moves_each_item_once(alone: Restartabl
             changed = 0
             for _ in range(3):
                 least = changed + rng.randrange(50, 300)
-                job = await seen(client, job.id, lambda job, least=least: job.changed >= least, "it goes on")  # type: ignore[misc]
+                # On a slow machine it may have ended by now.
+                job = await seen(
+                    client,
+                    job.id,
+                    lambda job, least=least: job.changed >= least or not job.is_live,  # type: ignore[misc]
+                    "it goes on",
+                )
                 changed = job.changed
                 await asyncio.to_thread(alone.kill9)
                 await asyncio.to_thread(alone.start)
@@ -140,7 +157,9 @@ def test_each_action_changes_what_matches_and_nothing_else(alone: RestartableHos
             assert (await client.count(ItemFilter("a", ["deferred"], priority_max=-3))).items == 30
             job = await client.start_bulk_job("cancel", ItemFilter("a"))
             assert (await done(client, job.id)).changed == 30
-            leased = await client.dequeue({"b": 30}, lease_ms=60_000)
+            leased: list[Delivery] = []
+            while len(leased) < 30:  # a dequeue returns without the items of a shard that is late
+                leased += await client.dequeue({"b": 30}, wait_ms=5_000, lease_ms=3_600_000)
             for outcome in await client.nack([Nack(item.id, item.token, dead=True) for item in leased[:20]]):
                 outcome.require()
             job = await client.start_bulk_job("move", ItemFilter("b"), move_to="c")
@@ -212,7 +231,7 @@ def test_namespace_that_is_deleted_ends_its_jobs(alone: RestartableHost) -> None
 def test_jobs_are_bounded_and_a_start_can_be_repeated(alone: RestartableHost) -> None:
     async def story() -> None:
         async with Client(alone.address, timeout_ms=20_000) as client:
-            await put(client, "t", 100)
+            await put(client, "t")  # none of eight jobs at this rate ends meanwhile
             only = ItemFilter("t")
             first = await client.start_bulk_job("cancel", only, rate_per_s=1, start_key="k")
             assert (await client.start_bulk_job("cancel", only, rate_per_s=1, start_key="k")).id == first.id
