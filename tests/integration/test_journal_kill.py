@@ -46,25 +46,26 @@ LONG = Size(LONG_KILLS, (LONG_ITEMS // LONG_KILLS, 2 * LONG_ITEMS // LONG_KILLS)
 
 @dataclass(slots=True)
 class Journals:
-    """What the journals of a host had to write back at each kill, by its metrics shortly before."""
+    """The items that the journals of a host had to write back at each kill, by its metrics shortly before."""
 
     host: RestartableHost
     dirty: list[float] = field(default_factory=list)
 
     def wait_for_write_back(self) -> None:
-        """Wait until rows have been written back since the last takeover."""
+        """Wait until rows have been written back since the last takeover, and others are to be."""
         until(self._writes_back, "the host writes rows back", 60)
 
     def _writes_back(self) -> bool:
         answer = self.host.get("/metrics")
         if answer is None or not _total(answer[1], "foqs_journal_written_back_rows_total"):
             return False
-        self.dirty.append(_total(answer[1], "foqs_journal_dirty_items"))
-        return True
+        dirty = _total(answer[1], "foqs_journal_dirty_items")
+        if dirty:
+            self.dirty.append(dirty)
+        return dirty > 0
 
     def check(self, kills: int) -> None:
         assert len(self.dirty) == kills
-        assert sum(map(bool, self.dirty)) > kills / 2, f"most kills found no dirty item: {self.dirty}"
 
 
 def _total(page: str, metric: str) -> float:
