@@ -106,7 +106,18 @@ def test_a_database_with_the_least_rights_and_all_tables_is_ok(place: Place) -> 
 
 
 @pytest.mark.mysql
-def test_an_unusable_database_is_reported_with_the_reason_and_the_remedy(place: Place, tmp_path: Path) -> None:
+def test_an_unusable_database_is_reported_with_the_reason_and_the_remedy(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def look_up(host: Any, *more: Any, **options: Any) -> Any:
+        """Answer in place of a name server, which may be slow or away."""
+        if host == "no-such-host.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     at, database = f"127.0.0.1:{place.server.port}", place.database
     for url, found, remedy in [
         (f"mysql://root@127.0.0.1:{free_port()}/{database}", "Connection refused", "start the server"),
