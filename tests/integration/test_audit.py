@@ -32,8 +32,8 @@ async def entries(client: Client) -> list[AuditEntry]:
 def test_jobs_need_the_grants_of_their_namespace(guarded: GuardedConsole) -> None:
     async def story() -> None:
         async with (
-            Client(guarded.address, token=BOSS, timeout_ms=5_000) as boss,
-            Client(guarded.address, token=ORDERS, timeout_ms=5_000) as orders,
+            Client(guarded.address, token=BOSS) as boss,
+            Client(guarded.address, token=ORDERS) as orders,
         ):
             only = ItemFilter("t")
             job = await boss.start_bulk_job("cancel", only)
@@ -56,12 +56,12 @@ def test_jobs_need_the_grants_of_their_namespace(guarded: GuardedConsole) -> Non
 
 def test_job_of_another_namespace_cannot_be_seen_or_stopped(guarded: GuardedConsole) -> None:
     async def story() -> None:
-        async with Client(guarded.address, token=BOSS, timeout_ms=5_000) as boss:
+        async with Client(guarded.address, token=BOSS) as boss:
             from foqs_client import Namespace
 
             await boss.create_namespace(Namespace("shop"))
             job = await boss.start_bulk_job("cancel", ItemFilter("t"))
-            async with Client(guarded.address, namespace="shop", token=BOSS, timeout_ms=5_000) as other:
+            async with Client(guarded.address, namespace="shop", token=BOSS) as other:
                 assert await other.bulk_jobs() == []
                 with pytest.raises(NotFound):
                     await other.control_bulk_job(job.id, "cancel")
@@ -71,7 +71,7 @@ def test_job_of_another_namespace_cannot_be_seen_or_stopped(guarded: GuardedCons
 
 def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: GuardedConsole) -> None:
     async def story() -> list[AuditEntry]:
-        async with Client(guarded.address, token=BOSS, timeout_ms=5_000) as boss:
+        async with Client(guarded.address, token=BOSS) as boss:
             [result] = await boss.enqueue([Item("mail", b"secret payload", metadata=b"secret metadata")])
             item_id = result.require()
             await boss.dequeue({"other": 1})
@@ -81,7 +81,7 @@ def test_changes_are_noted_with_their_principal_and_nothing_secret(guarded: Guar
             await boss.extend_held_leases([item_id], lease_ms=60_000)
             await boss.set_grant("orders", ["consume"])
             with pytest.raises(PermissionDenied):
-                async with Client(guarded.address, token=ORDERS, timeout_ms=5_000) as orders:
+                async with Client(guarded.address, token=ORDERS) as orders:
                     await orders.pause_topic("mail")
             await boss.pause_topic("mail")
             return await entries(boss)
