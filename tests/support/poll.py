@@ -16,7 +16,7 @@ PAUSE_S: Final = 0.02
 _SOON_S: Final = 0.002
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, pause_s: float = PAUSE_S) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, pause_s: float = PAUSE_S) -> None:
     """Returns once `condition` holds, which is asked for again after each pause.
 
     Raises:
@@ -29,7 +29,7 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, pau
         time.sleep(pause_s)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 60.0) -> None:
     """Wait like `until`, in an event loop."""
     deadline = time.monotonic() + timeout_s
     while not await condition():
