@@ -58,7 +58,7 @@ BOUNDS: Final = ClockBounds(
 )
 RECORDS: Final = os.environ.get("FOQS_TEST_RECORDS")
 """A folder for the records of each story, which `foqs spark measures` reads; None: they are not kept."""
-_ROUTING_MS: Final = 1_000
+_ROUTING_MS: Final = 3_000
 _SETTLE_S: Final = 90.0
 
 

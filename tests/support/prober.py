@@ -24,6 +24,9 @@ from tests.support.workload import pause, wall_ms
 PROCESS: Final = "prober"
 TRY_MS: Final = 300
 """The timeout of a try. It is 1.5 s longer if the owner is frozen: a client waits for a late reply. Times are no more exact than this."""
+_TRIES_PER_TIME: Final = 20
+_DOUBLED_MAX: Final = 4
+"""After this many tries the time of a try is doubled, up to this many times: a machine may be too slow for the first one."""
 _PAUSE_S: Final = 0.02
 
 
@@ -49,7 +52,8 @@ class Prober:
         return dict(zip(numbers, found, strict=True))
 
     async def _served(self, shard: int, addresses: Sequence[str], since_s: float) -> float:
-        while True:
+        for tries in itertools.count():
+            try_ms = TRY_MS << min(tries // _TRIES_PER_TIME, _DOUBLED_MAX)
             # A new client reads the routing table again.
             async with Client("foqs://" + ",".join(addresses)) as client:
                 asking = RecordingClient(client, self._history, PROCESS, wall_ms)
@@ -58,7 +62,8 @@ class Prober:
                     TOPICS[0], name.encode(), lease_ms=LEASE_MS, idempotency_key=f"~{self._slots[shard]:03x}{name}"
                 )
                 with contextlib.suppress(FoqsError):
-                    [result] = await asking.enqueue([item], timeout_ms=TRY_MS)
+                    [result] = await asking.enqueue([item], timeout_ms=try_ms)
                     if result.id is not None:
                         return time.monotonic() - since_s
             await pause(_PAUSE_S)
+        raise AssertionError("there is a next number")
