@@ -43,8 +43,12 @@ def clients(running: LocalCluster) -> Iterator[list[SingleEndpointClient]]:
 
 
 def waiting(running: LocalCluster, host: int) -> int:
-    """Return the number of dequeues that wait for items at a host."""
-    [number] = re.findall(r"^foqs_waiting_dequeues (\d+)", running.hosts[host].get("/metrics"), re.MULTILINE)
+    """Return the number of dequeues that wait for items at a host; -1 if it does not answer in time."""
+    try:
+        page = running.hosts[host].get("/metrics")
+    except OSError:
+        return -1
+    [number] = re.findall(r"^foqs_waiting_dequeues (\d+)", page, re.MULTILINE)
     return int(number)
 
 
