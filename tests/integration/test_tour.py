@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, RestartableHost
+from tests.support.processes import PROGRAM, WAITING_HOST, RestartableHost
 from tests.support.terminal import Terminal
 from tests.support.tour import Block, part
 
@@ -70,7 +70,7 @@ def host(tmp_path: Path) -> Iterator[RestartableHost]:
         "namespace.lease_ms_default": 30_000,
         "namespace.backoff_ms_min": 300,
     }
-    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options, WAITING_HOST) as host:
         host.start()
         yield host
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from foqs_client import Namespace, SyncClient
-from tests.support.processes import RestartableHost
+from tests.support.processes import WAITING_HOST, RestartableHost
 from tests.support.tables import Tables, in_sqlite
 
 SHARDS: Final = 4
@@ -46,6 +46,7 @@ class SparkQueue:
 @contextmanager
 def spark_queue(folder: Path) -> Iterator[SparkQueue]:
     """Yield a host with its data in `folder`."""
-    with RestartableHost(folder / "host", f"sqlite:{folder / 'data'}", {"store.shards": SHARDS}) as host:
+    options = {"store.shards": SHARDS}
+    with RestartableHost(folder / "host", f"sqlite:{folder / 'data'}", options, WAITING_HOST) as host:
         host.start()
         yield SparkQueue(host, in_sqlite(folder / "data", SHARDS))

@@ -14,7 +14,7 @@ from foqs_client import Client, Namespace
 from foqs_contract.size_ceilings import PAYLOAD_BYTES_CEILING
 from tests.support.aio import run
 from tests.support.ports import free_port
-from tests.support.processes import QUICK_HOST, RestartableHost
+from tests.support.processes import WAITING_HOST, RestartableHost
 
 ACCOUNT: Final = "123456789012"
 OTHER_ACCOUNT: Final = "000000000000"
@@ -35,7 +35,7 @@ class SqsHost(RestartableHost):
     """One host on SQLite with an SQS server."""
 
     def __init__(
-        self, folder: Path, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = QUICK_HOST
+        self, folder: Path, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = WAITING_HOST
     ) -> None:
         self.sqs_port = free_port()
         all_options = {"server.sqs_port": self.sqs_port, **OPTIONS, **options}
