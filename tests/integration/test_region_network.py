@@ -134,7 +134,6 @@ def test_lost_port_ends_connections_that_a_frozen_server_did_not_accept(network:
             # The far end is there, and cannot connect.
             until(lambda: open_files() == before + 3, "the proxy has accepted and connects")
             network.lose(frozen)
-            connection.settimeout(5)
             assert is_ended(connection)
         until(lambda: open_files() == before, "no connection is left")
 

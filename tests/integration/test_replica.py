@@ -230,7 +230,7 @@ def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database:
         if dies != "nobody":
             for host in (one, two):
                 host.launch()
-        until(lambda: has_epochs_above(replica, last), "every shard is taken over again", 60)
+        until(lambda: has_epochs_above(replica, last), "every shard is taken over again")
         cluster.wait_until_served(["one", "two"])
         for host in (one, two):
             host.wait_until_ready()

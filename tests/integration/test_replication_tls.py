@@ -19,7 +19,7 @@ from tests.support.certificates import Authority
 from tests.support.mysql9 import MYSQL9_IF_LONG
 from tests.support.region_servers import SCHEMA, RegionServers
 
-pytestmark = [pytest.mark.mysql, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture(params=MYSQL9_IF_LONG)

@@ -20,7 +20,7 @@ from tests.support.poll import until
 from tests.support.region_servers import SCHEMA, RegionServers
 from tests.support.stores import OTHER, make_row, opened
 
-pytestmark = [pytest.mark.mysql, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture(params=MYSQL9_IF_LONG)

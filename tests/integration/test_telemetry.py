@@ -37,7 +37,7 @@ NOT_NOW = ("overview: Time to empty: A", "overview: Primaries of databases: ")
 
 def promtool(*arguments: object) -> str:
     command = [find_program("promtool", "prometheus"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -105,7 +105,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedCluster]
                 ports = (one.http_port, two.http_port)
                 with Prometheus(ports) as prometheus:
                     until(lambda: len(prometheus.query('up{job="foqs"} == 1')) == 2, "both hosts are scraped", 60)
-                    run(load(f"{one.address},127.0.0.1:{two.port}"), timeout=60)
+                    run(load(f"{one.address},127.0.0.1:{two.port}"))
                     until(lambda: _increased(prometheus), "the load shows in the rates", 60)
                     yield LoadedCluster(ports, prometheus)
     finally:

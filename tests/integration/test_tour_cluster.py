@@ -17,14 +17,14 @@ from tests.support.processes import PROGRAM
 from tests.support.terminal import Terminal
 from tests.support.tour import ADDRESSES, part
 
-pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
 ACTIVATE: Final = "source .venv/bin/activate"
 START: Final = "foqs dev --cluster 3"
 EXPORT: Final = f"export FOQS_ADDRESS={ADDRESSES}"
 BACK: Final = "foqs host --config FOLDER/host1/foqs.toml 2> host1.log &"
 LETTERS: Final = 4_000
-SOON_S: Final = 120.0
+SOON_S: Final = 240.0
 
 SHOWN: Final = [
     (f"seq {LETTERS} | foqs enqueue letters.eu --lines > ids.txt", r"\A\Z"),

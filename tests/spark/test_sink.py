@@ -100,7 +100,7 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
             yield from (rows[begin : begin + step] for begin in range(0, len(rows) // 2, step))
             own = ItemFilter(topic=topic, priority_min=1, priority_max=1)
             with SyncClient(url) as client:
-                until(lambda: client.count(own).items > 0, "some of the rows are in the queue")
+                until(lambda: client.count(own).items > 0, "some of the rows are in the queue", 120)
                 early.write_text(str(client.count(own).items))
             raise RuntimeError("on purpose")
         yield rows[::-1]

@@ -21,7 +21,7 @@ from tests.support.poll import until
 from tests.support.processes import PROGRAM
 from tests.support.sqs_host import SqsHost, sqs_client
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 BOSS, MAILER, WORKER, LATER = (f"a-secret-of-the-{name}" for name in ("boss", "mailer", "worker", "later"))
 ONCE: Final[dict[str, Any]] = {"retries": {"total_max_attempts": 1}}

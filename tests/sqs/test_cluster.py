@@ -24,10 +24,10 @@ SHARDS = 6
 def clients() -> Iterator[list[Any]]:
     """Yield a client of each host. Each host has its part of the shards."""
     with cluster(shards=SHARDS, options={"server.sqs_port": 0, **OPTIONS}) as found:
-        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
+        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 120)
         with SingleEndpointClient(found.hosts[0].address) as client:
             part = SHARDS // len(found.hosts)
-            until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 60)
+            until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 120)
         yield [sqs_client(endpoint(host)) for host in found.hosts]
 
 
@@ -109,7 +109,7 @@ def test_dead_letters_of_all_shards_are_moved_once_whichever_host_finds_them(cli
             received.update(message["Body"] for message in found.get("Messages", ()))
         return waiting(first, "letters") == len(bodies)
 
-    until(all_are_moved, "all are moved", 60)
+    until(all_are_moved, "all are moved", 120)
     assert received == Counter(bodies)
     letters: Counter[str] = Counter()
 

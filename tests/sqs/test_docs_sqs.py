@@ -112,7 +112,7 @@ def test_the_example_of_a_task_queue_runs(
         program = [str(python), str(python.with_name(worker[0])), *worker[1:]]
         process = subprocess.Popen(program, cwd=tmp_path, env=variables, stdout=output, stderr=output)
     try:
-        until(lambda: bool(re.search(r"(^|[^\d])5$", said.read_text(), re.MULTILINE)), f"{heading} prints 5", 60)
+        until(lambda: bool(re.search(r"(^|[^\d])5$", said.read_text(), re.MULTILINE)), f"{heading} prints 5", 180)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM), said.read_text()
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.poll import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 FIFO: Final = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.sqs_host import ACCOUNT, OTHER_ACCOUNT, SqsHost, sqs_client
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 MEMBERS: Final[dict[str, Any]] = {
     "AWSAccountIds": ["111111111111"],

@@ -74,7 +74,6 @@ def test_each_entry_of_a_batch_is_sent_once_although_replies_are_lost(host: SqsH
     assert (len(found), set(found.values())) == (200, {1})
 
 
-@pytest.mark.timeout(60)
 def test_a_reused_invocation_id_with_another_message_is_another_message(sqs: Any, queue: str) -> None:
     def fix_id(request: Any, **_: Any) -> None:
         request.headers["amz-sdk-invocation-id"] = "00000000-0000-4000-8000-000000000000"

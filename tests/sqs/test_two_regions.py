@@ -25,7 +25,7 @@ from tests.support.sqs_host import (
     sqs_client,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 BOSS, EASTERN = "a-secret-of-the-boss", "a-secret-of-the-eastern"
 EAST, ELSEWHERE = "us-east-1", "eu-west-1"

@@ -15,7 +15,7 @@ from foqs.queue.port import LeasedItems, PendingCall
 T = TypeVar("T")
 
 
-def run(coro: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
+def run(coro: Coroutine[Any, Any, T], timeout: float = 120.0) -> T:
     """The coroutine's result.
 
     Raises:

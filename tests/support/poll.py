@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 PAUSE_S: Final = 0.02
+TIMEOUT_S: Final = 90.0
+"""A guard against hanging: on a busy machine it may take ten seconds to start a Python."""
 _SOON_S: Final = 0.002
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, pause_s: float = PAUSE_S) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S, pause_s: float = PAUSE_S) -> None:
     """Returns once `condition` holds, which is asked for again after each pause.
 
     Raises:
@@ -29,7 +31,7 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0, pau
         time.sleep(pause_s)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 60.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = TIMEOUT_S) -> None:
     """Wait like `until`, in an event loop."""
     deadline = time.monotonic() + timeout_s
     while not await condition():

@@ -88,7 +88,7 @@ class SparkCluster:
             "spark.cores.max": str(CORES * len(self._workers)),
             "spark.default.parallelism": "4",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
             "spark.ui.enabled": "false",
         }
 

@@ -28,7 +28,7 @@ from tests.support.poll import until
 _PROMPT: Final = re.compile(r"<ended with (\d+)> \Z")
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LINES_AND_COLUMNS: Final = (50, 120)
-_LINE_TIMEOUT_S: Final = 60.0
+_LINE_TIMEOUT_S: Final = 180.0
 _CLOSE_TIMEOUT_S: Final = 30.0
 
 
