@@ -170,8 +170,13 @@ def test_a_killed_worker_ends_its_processes_and_its_items_are_delivered_again(
     until(lambda: all(map(is_gone, pids)), "its processes are gone")
     place.go()
     place.start()
-    until(lambda: left(client) == (0, 0) and len(place.notes("done")) == ITEMS, "all is done")
-    assert {note[0] for note in place.notes("done")} == {str(n) for n in range(ITEMS)}
+    # An item whose lease ended while the machine stood still is done once more.
+    until(lambda: left(client) == (0, 0) and len(items_done(place)) == ITEMS, "all is done")
+    assert items_done(place) == {str(n) for n in range(ITEMS)}
+
+
+def items_done(place: Workplace) -> set[str]:
+    return {note[0] for note in place.notes("done")}
 
 
 def test_a_second_signal_ends_the_worker_at_once_and_says_so(place: Workplace, client: SyncClient) -> None:

@@ -70,11 +70,13 @@ def foqs_spark(spark: SparkSession, queue: SparkQueue, namespace: str, capsys: p
 
 
 def make_dead(client: SyncClient, topic: str, count: int, **changes: Any) -> None:
-    client.enqueue([Item(topic, b"%d" % place, priority=place % 5, **changes) for place in range(count)])
+    for result in client.enqueue([Item(topic, b"%d" % place, priority=place % 5, **changes) for place in range(count)]):
+        result.require()
     taken: list[Delivery] = []
     while len(taken) < count:
-        taken += client.dequeue({topic: count}, wait_ms=1_000)
-    client.nack([Nack(each.id, each.token, dead=True) for each in taken])
+        taken += client.dequeue({topic: count - len(taken)}, wait_ms=1_000, lease_ms=900_000)
+    for outcome in client.nack([Nack(each.id, each.token, dead=True) for each in taken]):
+        outcome.require()
 
 
 def counted(client: SyncClient, topic: str, *states: str) -> int:

@@ -15,7 +15,7 @@ from tests.support.aio import run
 from tests.support.poll import until
 from tests.support.sqs_host import SqsHost, sqs_client
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 TRACE_NAME, TRACE = "X-Amzn-Trace-Id", "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 CLOCKS_MS = 1_000
@@ -136,7 +136,10 @@ def test_a_receipt_deletes_after_its_lease_until_the_message_is_received_again(s
 
 def test_a_late_heartbeat_keeps_other_consumers_away(sqs: Any, queue: str) -> None:
     sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": name, "MessageBody": name} for name in ("a", "b")])
-    handles = [receive_one_of(sqs, queue, VisibilityTimeout=1)["ReceiptHandle"] for _ in range(2)]
+    handles = [receive_one_of(sqs, queue, VisibilityTimeout=600)["ReceiptHandle"] for _ in range(2)]
+    # Not by the receives: the first message could come again before the second one was received.
+    ends = [{"Id": str(place), "ReceiptHandle": handle, "VisibilityTimeout": 1} for place, handle in enumerate(handles)]
+    assert "Failed" not in sqs.change_message_visibility_batch(QueueUrl=queue, Entries=ends)
     until(lambda: visible_count(sqs, queue) == 2, "both visibility timeouts have ended")
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=handles[0], VisibilityTimeout=60)
     entry = {"Id": "b", "ReceiptHandle": handles[1], "VisibilityTimeout": 60}
@@ -236,9 +239,11 @@ def test_a_poll_whose_client_leaves_takes_no_message(host: SqsHost, sqs: Any, qu
     assert receive_one(sqs, queue)["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
-def waiting_dequeues(host: SqsHost) -> int:
+def waiting_dequeues(host: SqsHost) -> int | None:
+    """Return how many dequeues wait; None if the host does not answer in time."""
     answer = host.get("/metrics")
-    assert answer is not None
+    if answer is None:
+        return None
     (line,) = [line for line in answer[1].splitlines() if line.startswith("foqs_waiting_dequeues ")]
     return int(float(line.split()[1]))
 

@@ -23,11 +23,11 @@ Begun = tuple[bytes, int]
 """The payload of an item that a handler began, and its attempt."""
 
 
-def poisoned_items() -> list[Item]:
+def poisoned_items(lease_ms: int = 2_000) -> list[Item]:
     """Return the poison, which is delivered first, and the others."""
     payloads = [POISON, *(b"innocent %d" % number for number in range(_INNOCENT_COUNT))]
     return [
-        Item("t", payload, priority=number, attempts_max=ATTEMPTS_MAX, lease_ms=2_000)
+        Item("t", payload, priority=number, attempts_max=ATTEMPTS_MAX, lease_ms=lease_ms)
         for number, payload in enumerate(payloads)
     ]
 
