@@ -19,11 +19,12 @@ import pytest
 from foqs_client import Client, Item
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
+from tests.support.poll import until
 from tests.support.processes import RestartableHost, quick_host
 from tests.support.rpc_server import call
 from tests.support.tables import in_sqlite
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process]
 
 MIB: Final = 1 << 20
 PAYLOAD: Final = bytes(10_000)
@@ -155,7 +156,13 @@ async def stall(host: RestartableHost) -> int:
         for _ in range(STALLED // len(PAYLOAD) // 100):
             for result in await client.enqueue([Item("stalled", PAYLOAD) for _ in range(100)], timeout_ms=60_000):
                 result.require()
-    answer = host.get("/metrics")
-    assert answer is not None
-    [used] = re.findall(r"^foqs_journal_memory_bytes{[^}]*} (\S+)$", answer[1], re.MULTILINE)
+    answers: list[tuple[int, str]] = []
+
+    def is_answered() -> bool:
+        if (answer := host.get("/metrics")) is not None:
+            answers.append(answer)
+        return bool(answers)
+
+    until(is_answered, "the host shows its metrics")
+    [used] = re.findall(r"^foqs_journal_memory_bytes{[^}]*} (\S+)$", answers[0][1], re.MULTILINE)
     return int(float(used))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from foqs.dev.server_process import find_program
-from foqs_client import Client, FoqsError, Item, Nack, TopicPolicy
+from foqs_client import Client, Delivery, FoqsError, Item, Nack, TopicPolicy
 from tests.support.aio import run
 from tests.support.certificates import secret_file
 from tests.support.expressions import CONFIGS, alert_expressions, dashboard_expressions, selectors_of
@@ -125,11 +126,11 @@ async def load(url: str) -> None:
     async with Client(url, token=TOKEN) as client:
         await client.set_topic_policy(TopicPolicy("orders", group_leases_max=1))
         await client.enqueue([Item("orders", b"x", group=f"group {n % 3}") for n in range(9)])
-        await client.dequeue({"orders": 2}, lease_ms=600_000)
+        await take(client, "orders", 2)
         for topic in ("mail", "sms"):
             await client.enqueue([Item(topic, b"x", priority=n % 3) for n in range(100)])
             await client.enqueue([Item(topic, b"x", delay_ms=3_600_000)])
-            first, second, third, *others = await client.dequeue({topic: 40}, lease_ms=600_000)
+            first, second, third, *others = await take(client, topic, 40)
             await client.nack([first, Nack(second.id, second.token, dead=True)])
             await client.release([third])
             await client.ack(others[:30])
@@ -138,6 +139,14 @@ async def load(url: str) -> None:
         await client.enqueue([Item("mail", b"another", idempotency_key="k")])
         with pytest.raises(FoqsError):
             await client.item("1-1")
+
+
+async def take(client: Client, topic: str, count: int) -> list[Delivery]:
+    """Dequeue this many items: a reply leaves out a shard or a host that is late."""
+    taken: list[Delivery] = []
+    while len(taken) < count:
+        taken += await client.dequeue({topic: count - len(taken)}, wait_ms=1_000, lease_ms=600_000)
+    return taken
 
 
 METRICS_OF_REGIONS = (
@@ -165,11 +174,24 @@ def test_expressions_find_their_metrics_in_a_loaded_cluster(cluster: LoadedClust
         and name not in METRICS_OF_REGIONS
     }
     assert len(selectors) > 50
-    assert not [selector for selector in sorted(selectors) if not _has_series(prometheus, selector)]
-    empty = [name for name, expression in dashboards.items() if not prometheus.query(expression)]
-    assert [name for name in empty if not name.startswith(NOT_NOW)] == []
+    assert never_found(selectors, lambda selector: _has_series(prometheus, selector)) == []
+    shown = [name for name in dashboards if not name.startswith(NOT_NOW)]
+    assert never_found(shown, lambda name: bool(prometheus.query(dashboards[name]))) == []
     for expression in alert_expressions():
         prometheus.query(expression)  # raises if it cannot be computed
+
+
+def never_found(names: Iterable[str], is_found: Callable[[str], bool]) -> list[str]:
+    """Return the names that are not found at any time. The series of a host are away after a scrape that took too long."""
+    left = sorted(names)
+
+    def are_found() -> bool:
+        left[:] = [name for name in left if not is_found(name)]
+        return not left
+
+    with suppress(TimeoutError):
+        until(are_found, "all are found", 30)
+    return left
 
 
 def _has_series(prometheus: Prometheus, selector: str) -> bool:
@@ -210,10 +232,14 @@ def test_scale_page_answers_keda_for_the_whole_cluster_at_each_host(cluster: Loa
 
 
 def test_query_of_the_prometheus_scaler_gives_one_number(cluster: LoadedCluster) -> None:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    value = prometheus_value(cluster.prometheus.port, documented("query"), now)
-    ready = prometheus_value(
-        cluster.prometheus.port, 'sum(foqs_topic_items{namespace="default", topic="mail", state="ready"})', now
-    )
-    assert ready >= 60
-    assert value >= ready / 120  # and the acks, as far as they were made after the topic got its series
+    port = cluster.prometheus.port
+
+    def counts_all_items() -> bool:
+        """At a moment before which each host was scraped in time."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        value = prometheus_value(port, documented("query"), now)
+        ready = prometheus_value(port, 'sum(foqs_topic_items{namespace="default", topic="mail", state="ready"})', now)
+        # And the acks, as far as they were made after the topic got its series.
+        return ready >= 60 and value >= ready / 120
+
+    until(counts_all_items, "the query gives the consumers for all items", 30)
