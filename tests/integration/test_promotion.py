@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,7 +32,8 @@ from tests.support.region_servers import SCHEMA, RegionServers
 
 pytestmark = [pytest.mark.mysql, pytest.mark.timeout(240)]
 
-_ROUNDS_MAX = 400
+_ROUNDS_S = 120.0
+"""A guard against hanging: how many rounds the servers take is not known."""
 _WRITERS = 4
 READ_ONLY = "1290|1836"
 
@@ -71,7 +73,7 @@ class Database:
     async def move(self, promoter: Callable[[], Promoter]) -> Primary:
         """Run rounds until the database is at rest. `promoter` returns the one of each round."""
         rounds: list[PromoterRound] = []
-        while len(rounds) < _ROUNDS_MAX:
+        for _ in rounds_in_time():
             done = await promoter().run_round()
             assert done is not None
             rounds.append(done)
@@ -79,6 +81,13 @@ class Database:
             if done.entry.state is PrimaryState.SERVING and at_rest:
                 return done.entry
         raise AssertionError("\n".join(f"{done.entry.state} {done.step} {done.problems}" for done in rounds[-30:]))
+
+
+def rounds_in_time() -> Iterator[None]:
+    """Yield for each round until they take too long."""
+    end_s = time.monotonic() + _ROUNDS_S
+    while time.monotonic() < end_s:
+        yield
 
 
 @asynccontextmanager
@@ -201,7 +210,8 @@ async def lose_primary(database: Database, *, waits_for_acks: bool) -> tuple[Wri
         writers.join()
     await change_primary(database.registry, "main", start_revoking)
     promoter = database.promoter()
-    for _ in range(_ROUNDS_MAX):
+    done: PromoterRound | None = None
+    for _ in rounds_in_time():
         done = await promoter.run_round()
         assert done is not None
         if done.entry.state is PrimaryState.SERVING:
@@ -233,7 +243,8 @@ def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not
             stranger = await three_servers.for_promoter().connect("c")
             await stranger.carry_out(SendCommand("c", ServerCommand.FOLLOW, "a"))
             rounds = database.promoters[-1]
-            for _ in range(10 * _ROUNDS_MAX):
+            done: PromoterRound | None = None
+            for _ in rounds_in_time():
                 done = await rounds.run_round()
                 assert done is not None
                 if not done.entry.ackers["b"] and isinstance(done.step, AwaitChange) and done.step.missing:
@@ -243,7 +254,7 @@ def test_no_acker_is_proven_while_a_replica_acknowledges_that_the_entry_does_not
             await stranger.carry_out(SendCommand("c", ServerCommand.REVOKE))
             stranger.close()
             # The primary notices within a heartbeat that it has gone.
-            for _ in range(10 * _ROUNDS_MAX):
+            for _ in rounds_in_time():
                 done = await rounds.run_round()
                 if done is not None and done.entry.ackers["b"]:
                     return
@@ -261,7 +272,7 @@ def test_drained_primary_follows_although_a_frozen_host_has_locked_a_row_there(s
             await change_primary(database.registry, "main", lambda entry: start_drain(entry, "b"))
             await database.move(database.promoter)
             servers.servers["b"].query(f"DELETE FROM {SCHEMA}.item WHERE text = 'held'")
-            until(lambda: servers.rows("a") == set(), "the drained primary applies to the row that was locked", 20)
+            until(lambda: servers.rows("a") == set(), "the drained primary applies to the row that was locked")
             await change_primary(database.registry, "main", lambda entry: start_drain(entry, "a"))
             back = await database.move(database.promoter)
             assert (back.term, back.server, set(back.ackers)) == (3, "a", {"b"})
@@ -337,8 +348,9 @@ def test_replica_is_shut_out_once_its_account_is_locked(servers: RegionServers) 
             servers.lock_accounts("a", "b")
             assert await connection.refuses("b")
             await connection.end_reception("b")
-            processes = [str(column) for row in servers.servers["a"].query("SHOW PROCESSLIST") for column in row]
-            assert "replica_b" not in processes
+            # It tries to log in again now and then, and is listed until it is refused.
+            receiving = "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
+            assert servers.servers["a"].query(receiving) == []
             connection.close()
 
     run(story(), timeout=200)
