@@ -40,6 +40,8 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
 NEWER: Final = list(PROGRAM)
 SESSION_MS: Final = 3_000
+PATIENCE_MS: Final = 60_000
+"""The time of a call. A slow machine needs longer than the usual ten seconds until another host serves a dead one's shards."""
 STORY_TIMEOUT_S: Final = 3_600
 PLANTED_TIMEOUT_S: Final = 90
 RETRIED_ERRORS: Final = re.compile(
@@ -136,7 +138,9 @@ KINDS: Final[dict[str, Callable[[Path], MariaDb]]] = {
 def rolling(request: pytest.FixtureRequest) -> Iterator[Rolling]:
     """A cluster of older hosts on servers of the kind of the parameter."""
     older = [str(installed(request.config, OLDER_TABLES).program)]
-    with FaultyCluster({"cluster.session_timeout_ms": SESSION_MS}, KINDS[request.param], older) as found:
+    # An open breaker would refuse new items, too.
+    options = {"cluster.session_timeout_ms": SESSION_MS, "shard.breaker_latency_ms_max": 60_000}
+    with FaultyCluster(options, KINDS[request.param], older) as found:
         yield Rolling(found, older)
 
 
@@ -205,7 +209,9 @@ def test_hosts_of_two_versions_alternate_under_load_and_the_older_one_ends(
         for shard, server in rolling.on.databases.items():
             fill_tables(server, f"{DATABASE}.foqs_{shard}_item", BACKGROUND_TOPIC, rows // SHARDS)
         rolling.on.audit.install()
-    figures = FaultScenario(rolling.on, rate, bounds=replace(BOUNDS, older_hosts=True)).play(story, STORY_TIMEOUT_S)
+    bounds = replace(BOUNDS, older_hosts=True)
+    scenario = FaultScenario(rolling.on, rate, bounds=bounds, patience_ms=PATIENCE_MS)
+    figures = scenario.play(story, STORY_TIMEOUT_S)
     with capsys.disabled():
         print("\n" + "\n".join(f"  {name:<18} {value}" for name, value in figures.items()))
     check_errors(figures)

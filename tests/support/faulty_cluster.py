@@ -177,18 +177,25 @@ class FaultScenario:
     Args:
         rate: items a second.
         spoil: the share of deliveries that are not acked.
+        load: more arguments of its `OpenLoad`.
 
     Attributes:
         report: the figures so far; `end` adds those of the load.
     """
 
     def __init__(
-        self, on: FaultyCluster, rate: float, spoil: float = 0.05, seed: int = 1, bounds: ClockBounds = BOUNDS
+        self,
+        on: FaultyCluster,
+        rate: float,
+        spoil: float = 0.05,
+        seed: int = 1,
+        bounds: ClockBounds = BOUNDS,
+        **load: Any,
     ) -> None:
         self.on = on
         self._bounds = bounds
         self.history = History(machine_clock_ms, source="load")
-        self.load = OpenLoad(on.cluster.url, self.history, on.slots, rate, seed, spoil)
+        self.load = OpenLoad(on.cluster.url, self.history, on.slots, rate, seed, spoil, **load)
         self.prober = Prober(self.history, on.slots)
         self.report: dict[str, Any] = {"rate": rate}
 

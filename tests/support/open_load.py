@@ -27,8 +27,7 @@ LEASE_MS: Final = 3_000
 _LEASE_UNSPOILT_MS: Final = 10_000
 """Long enough that no lease ends if every delivery is acked."""
 _ITEMS_PER_CALL: Final = 4
-_ENQUEUE_MS: Final = 10_000
-_ACK_MS: Final = 10_000
+_PATIENCE_MS: Final = 10_000
 _DEQUEUE_MS: Final = 3_000
 _UNSPOILT_MS: Final = 30_000
 """The time of every call if every delivery is acked: such a story has no host that is frozen or dead, and no error is lawful
@@ -56,10 +55,18 @@ class OpenLoad:
         slots: by shard, one of its slots of keys.
         rate: items a second.
         spoil: the share of deliveries that are not acked: nacked, released or forgotten.
+        patience_ms: the time of every call but dequeues, if some deliveries are not acked.
     """
 
     def __init__(
-        self, url: str, history: History, slots: Mapping[int, int], rate: float, seed: int, spoil: float = 0.0
+        self,
+        url: str,
+        history: History,
+        slots: Mapping[int, int],
+        rate: float,
+        seed: int,
+        spoil: float = 0.0,
+        patience_ms: int = _PATIENCE_MS,
     ) -> None:
         self._url = url
         self._history = history
@@ -67,7 +74,7 @@ class OpenLoad:
         self._interval_s = _ITEMS_PER_CALL / rate
         self._spoil = spoil
         self._lease_ms = LEASE_MS if spoil else _LEASE_UNSPOILT_MS
-        self._timeouts_ms = (_ENQUEUE_MS, _DEQUEUE_MS, _ACK_MS) if spoil else (_UNSPOILT_MS,) * 3
+        self._timeouts_ms = (patience_ms, _DEQUEUE_MS, patience_ms) if spoil else (_UNSPOILT_MS,) * 3
         self._rng = Random(seed)
         self._story = uuid.uuid4().hex[:8]
         self._calls: set[asyncio.Future[None]] = set()
