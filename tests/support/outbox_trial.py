@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from foqs_client import Item, SyncClient
+from foqs_client import Item, ItemFilter, SyncClient
 from foqs_client.outbox import enqueue
 from foqs_client.outbox.outbox_connection import OutboxConnection
 from foqs_client.outbox.parked_rows import drop, list_parked, resend
@@ -240,14 +240,19 @@ class OutboxTrial:
 
     def delivered(self) -> dict[str, list[str]]:
         """Return the payloads of the queue's items by row group, in the order in which their shard has got them."""
-        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        payloads: dict[str, str] = {}
+        """By item id: an item whose ack was late comes again."""
         with SyncClient(self.host.address) as client:
-            while deliveries := list(client.dequeue({TOPIC: 500}, lease_ms=60_000, wait_ms=100)):
-                for each in deliveries:
-                    payload = each.payload.decode()
-                    found[payload.partition("/")[0]].append((int(each.id.partition("-")[2]), payload))
-                client.ack(deliveries)
-        self._say(f"delivered: {sum(map(len, found.values()))} items")
+            # A reply without items does not say that none is left: a shard of a slow machine may be late.
+            while client.count(ItemFilter(TOPIC)).items:
+                deliveries = client.dequeue({TOPIC: 500}, lease_ms=60_000, wait_ms=100)
+                payloads |= {each.id: each.payload.decode() for each in deliveries}
+                if deliveries:
+                    client.ack(deliveries)
+        self._say(f"delivered: {len(payloads)} items")
+        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for item, payload in payloads.items():
+            found[payload.partition("/")[0]].append((int(item.partition("-")[2]), payload))
         return {group: [payload for _, payload in sorted(items)] for group, items in found.items()}
 
     # ----------------------------------------------------------- relays and users
