@@ -41,6 +41,8 @@ _OF_TOPIC: Final = f"WHERE topic = '{TOPIC}'"
 LINE_BYTES: Final = 100
 TASKS: Final = 4
 """The tasks of a batch."""
+HELD: Final = 2
+"""The partitions that wait for the death of a host, so that not all rows are there before it; as many as run at once."""
 FAILING: Final = 1
 """The partition whose first task fails; one of the first two, so that it runs by the time the host dies."""
 
@@ -57,7 +59,11 @@ def forms() -> pytest.MarkDecorator:
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    options = {"log.level": "info", "cluster.session_timeout_ms": 6_000}
+    options = {
+        "log.level": "info",
+        "cluster.session_timeout_ms": 6_000,
+        "shard.breaker_latency_ms_max": 60_000,
+    }
     with LocalCluster(shards=SHARDS, port=free_port, options=options) as found:
         yield found
 
@@ -102,12 +108,14 @@ class Tables:
 def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, rows: int, partitions: int
 ) -> None:
-    tables, failed = Tables(cluster), tmp_path / "failed"
+    tables, failed, died = Tables(cluster), tmp_path / "failed", tmp_path / "died"
 
     def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Fail in one task after half of its rows."""
+        """Fail in one task after half of its rows. The last tasks wait until a host has died."""
         context = TaskContext.get()
         assert context is not None
+        if context.partitionId() >= partitions - HELD:
+            until(died.exists, "a host has died", 1_200)
         given = 0
         for frame in frames:
             yield frame
@@ -130,6 +138,7 @@ def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
         if not over.is_set():
             cluster.hosts[0].stop(signal.SIGKILL)
             killed.set()
+            died.touch()
 
     killer = threading.Thread(target=kill)
     with ExitStack() as stack:

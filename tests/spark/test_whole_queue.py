@@ -33,6 +33,7 @@ TOPICS: Final = ("a", "b", "c")
 HOUR_MS: Final = 3_600_000
 CALL_ITEMS: Final = 500
 CALLS_IN_FLIGHT: Final = 16
+CALL_MS: Final = 120_000
 FILL_S: Final = 1_800.0
 STATES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 
@@ -43,7 +44,11 @@ PER_BATCH: Final = 5_000
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    options = {"log.level": "info", "cluster.session_timeout_ms": 6_000}
+    options = {
+        "log.level": "info",
+        "cluster.session_timeout_ms": 6_000,
+        "shard.breaker_latency_ms_max": 60_000,
+    }
     with LocalCluster(shards=SHARDS, port=free_port, options=options) as found:
         yield found
 
@@ -51,7 +56,8 @@ def cluster() -> Iterator[LocalCluster]:
 async def fill(url: str, count: int, deferred_each: int = 0) -> None:
     """Enqueue items of several topics and priorities. Each `deferred_each`-th one is deferred; 0: none."""
     room = asyncio.Semaphore(CALLS_IN_FLIGHT)
-    async with Client(url, automatic_keys=False) as client, asyncio.TaskGroup() as calls:
+    # A call whose time is over may have written its items, which would then be there twice.
+    async with Client(url, automatic_keys=False, timeout_ms=CALL_MS) as client, asyncio.TaskGroup() as calls:
 
         async def put(first: int) -> None:
             try:
