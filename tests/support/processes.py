@@ -43,12 +43,10 @@ BACKOFF_MS_MAX: Final = 400
 
 _OPTIONS: Final[Mapping[str, Any]] = {
     "log.level": "info",
-    "shard.breaker_latency_ms_max": 60_000,
     "namespace.lease_ms_default": LEASE_MS_DEFAULT,
     "namespace.backoff_ms_min": 50,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
 }
-"""The breaker does not open on a slow machine, so that no enqueue is refused."""
 
 _START_TIMEOUT_S: Final = 120.0
 _END_TIMEOUT_S: Final = 90.0

@@ -46,7 +46,8 @@ class SparkQueue:
 @contextmanager
 def spark_queue(folder: Path) -> Iterator[SparkQueue]:
     """Yield a host with its data in `folder`."""
-    options = {"store.shards": SHARDS}
+    # A slow machine does not open the circuit breaker.
+    options = {"store.shards": SHARDS, "shard.breaker_latency_ms_max": 60_000}
     with RestartableHost(folder / "host", f"sqlite:{folder / 'data'}", options, WAITING_HOST) as host:
         host.start()
         yield SparkQueue(host, in_sqlite(folder / "data", SHARDS))

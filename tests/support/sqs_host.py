@@ -28,7 +28,9 @@ OPTIONS: Final[Mapping[str, Any]] = {
     f"sqs.accounts.{ACCOUNT}": "default",
     f"sqs.accounts.{OTHER_ACCOUNT}": "default",
     "namespace.payload_bytes_max": PAYLOAD_BYTES_CEILING,
+    "shard.breaker_latency_ms_max": 60_000,
 }
+"""The circuit breaker does not open on a slow machine: a client that asks once would be refused."""
 
 
 class SqsHost(RestartableHost):
