@@ -54,6 +54,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture
+def leaves_tests_out_again() -> Iterator[None]:
+    """After a test in which a host stops, which makes the collector look at all objects again."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Report how many tests did not run because MySQL 9 is missing."""
     line = not_run(terminalreporter.getreports("skipped"))

@@ -12,6 +12,7 @@ from foqs.queue.engine import Engine
 from foqs.telemetry.http_server import HttpServer
 
 
+@pytest.mark.usefixtures("leaves_tests_out_again")
 def test_a_host_whose_engine_breaks_stops_in_order_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[str] = []
 

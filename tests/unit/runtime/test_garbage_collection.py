@@ -15,7 +15,7 @@ from tests.support.virtual_time import run_virtual
 
 
 @pytest.fixture(autouse=True)
-def collector() -> Iterator[None]:
+def collector(leaves_tests_out_again: None) -> Iterator[None]:
     """Leaves the collector as it was."""
     thresholds = gc.get_threshold()
     yield
