@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -37,6 +36,7 @@ from tests.support.builders import rpc_limits
 from tests.support.fake_queue import FakeQueue
 from tests.support.inner_parts import pool_of
 from tests.support.poll import soon
+from tests.support.ports import free_port
 from tests.support.rpc_server import serve_queue
 
 
@@ -89,8 +89,9 @@ def test_error_of_an_item_is_in_its_place_and_names_its_field() -> None:
 def test_error_of_the_host_keeps_all_its_fields() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        queue.failure = errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
         async with serve_queue(queue) as host, Client(host.url) as client:
+            await client.topics()  # connected
+            queue.failure = errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
             with pytest.raises(foqs_client.NotOwner) as caught:
                 await client.enqueue([Item("t")], timeout_ms=300)
             error = caught.value
@@ -203,18 +204,10 @@ def test_call_without_a_reply_is_unknown_only_if_it_may_have_written(
     run(main())
 
 
-def refused_port() -> int:
-    """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("call", WRITES + READS)
 def test_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any]) -> None:
     async def main() -> None:
-        async with Client(f"foqs://127.0.0.1:{refused_port()}") as client:
+        async with Client(f"foqs://127.0.0.1:{free_port()}") as client:
             error = "there was no time"
             while "there was no time" in error:  # for one attempt
                 with pytest.raises(Unreachable) as caught:
@@ -228,7 +221,7 @@ def test_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any
 def test_the_next_address_is_tried_when_one_refuses() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host:
-            url = f"foqs://127.0.0.1:{refused_port()},127.0.0.1:{host.port}"
+            url = f"foqs://127.0.0.1:{free_port()},127.0.0.1:{host.port}"
             async with Client(url) as client:
                 assert (await client.enqueue([Item("t")]))[0].id is not None
 
@@ -237,7 +230,7 @@ def test_the_next_address_is_tried_when_one_refuses() -> None:
 
 def test_host_that_starts_in_time_is_found() -> None:
     async def main() -> None:
-        port = refused_port()
+        port = free_port()
         attempts = asyncio.Event()
 
         async def connect(factory: Any, host: str, port: int) -> Any:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -104,11 +105,20 @@ def test_many_threads_share_one_client_and_one_connection() -> None:
         assert len(host.server.connections) == 1
 
 
+def waits_for_a_result(thread: int) -> bool:
+    """Return whether the thread waits within `BackgroundLoop.run`, where an interrupt ends its call."""
+    frame = sys._current_frames().get(thread)
+    names = [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
+    return names[:2] == ["wait", "result"]
+
+
 def test_ctrl_c_ends_the_waiting_call_and_the_client_stays_usable() -> None:
+    caller = threading.get_ident()
     with stuck() as (host, queue), SyncClient(host.url) as client:
 
         def press() -> None:
             until(lambda: queue.running == 1, "the call is under way")
+            until(lambda: waits_for_a_result(caller), "its caller waits")
             os.kill(os.getpid(), signal.SIGINT)
 
         presser = threading.Thread(target=press)
@@ -158,18 +168,25 @@ def test_close_ends_calls_of_other_threads_like_a_lost_connection() -> None:
             client.topics()
 
 
+def client_threads() -> set[threading.Thread]:
+    """Return the threads of the clients of this process. One of an earlier test may still be ending."""
+    return {thread for thread in threading.enumerate() if thread.name == "foqs-client"}
+
+
 def test_garbage_collected_client_ends_its_thread() -> None:
+    before = client_threads()
     with a_host() as host:
         client = SyncClient(host.url)
         client.topics()
-        [thread] = [thread for thread in threading.enumerate() if thread.name == "foqs-client"]
+        [thread] = client_threads() - before
         del client
         gc.collect()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def test_client_collected_by_its_own_thread_ends_it_too() -> None:
+    before = client_threads()
     with a_host() as host:
         client = SyncClient(host.url)
         client.topics()
@@ -178,9 +195,9 @@ def test_client_collected_by_its_own_thread_ends_it_too() -> None:
         async def collect() -> None:
             end()
 
-        [thread] = [thread for thread in threading.enumerate() if thread.name == "foqs-client"]
+        [thread] = client_threads() - before
         background.run(collect)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -14,8 +14,9 @@ from foqs.dev.region_network import RegionNetwork
 from foqs.dev.server_process import ServerNotAvailable
 
 
-def open_files() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
+def open_files() -> set[str]:
+    """Return the numbers of the open files. Those of an earlier test may still be closed by its threads."""
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_refused_namespace_is_not_available_and_leaves_no_file_open() -> None:
     before = open_files()
     with pytest.raises(ServerNotAvailable, match="a distance between regions needs root"):
         RegionNetwork(["r1", "r2"])
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.mark.parametrize("fail", [errno.EMFILE], indirect=True)

@@ -7,6 +7,7 @@ import gc
 import socket
 import threading
 import warnings
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,15 +22,20 @@ from tests.support.virtual_time import run_virtual
 DAY_MS = 86_400_000
 
 
+def threads_since(before: Collection[threading.Thread]) -> list[threading.Thread]:
+    """Return the threads that were started since then and run. Those of an earlier test may still be ending."""
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
 def test_it_opens_no_socket_and_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        threads = threading.active_count()
+        before = threading.enumerate()
         monkeypatch.setattr(socket, "socket", None)
         async with FakeHost() as fake:
             client = fake.client()
             [result] = await client.enqueue([Item("t")])
             assert [view.id for view in await fake.items("t")] == [result.require()]
-            assert threading.active_count() == threads
+            assert threads_since(before) == []
 
     run(main())
 
@@ -165,13 +171,13 @@ def test_host_that_cannot_start_says_why_and_leaves_no_loop_open(tmp_path: Path)
 
 
 def test_synchronous_host_that_cannot_start_leaves_no_thread(tmp_path: Path) -> None:
-    threads = threading.active_count()
+    before = threading.enumerate()
     with (
         pytest.raises(RuntimeError, match="use the store in memory"),
         SyncFakeHost({"store.url": f"sqlite:{tmp_path}"}),
     ):
         pass
-    assert threading.active_count() == threads
+    assert threads_since(before) == []
 
 
 def test_items_shows_all_states_with_their_payloads() -> None:
@@ -207,11 +213,11 @@ def test_end_of_the_fake_host_closes_its_clients_and_answers_its_calls() -> None
 
 
 def test_synchronous_api_is_the_same_host_in_one_thread() -> None:
-    threads = threading.active_count()
+    before = threading.enumerate()
     with SyncFakeHost() as fake:
         client = fake.client()
         client.enqueue([Item("t", b"x", delay_ms=DAY_MS)])
-        assert threading.active_count() == threads + 1
+        assert len(threads_since(before)) == 1
         fake.advance(DAY_MS)
         assert [view.state for view in fake.items("t")] == ["ready"]
         with ThreadPoolExecutor(1) as other, fake.client() as second:
@@ -220,6 +226,6 @@ def test_synchronous_api_is_the_same_host_in_one_thread() -> None:
             [delivery] = polling.result()
             assert delivery.payload == b"y"
         assert [delivery.payload for delivery in client.dequeue({"t": 1})] == [b"x"]
-    assert threading.active_count() == threads
+    assert threads_since(before) == []
     with pytest.raises(Unreachable, match="closed"):
         client.topics()
