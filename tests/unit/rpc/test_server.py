@@ -377,6 +377,7 @@ def test_client_that_never_reads_is_closed_and_uses_limited_memory(caplog: pytes
             setup.send(call("enqueue", enqueue(*["t"] * 100, payload=b"x" * 10_000)))
             await setup.reply("enqueue")
             raw = await host.raw()
+            await soon(lambda: len(host.server.connections) == 2)
             [connection] = [each for each in host.server.connections if each is not next(iter(host.server.connections))]
             transport = connection._transport
             assert transport is not None
