@@ -11,6 +11,7 @@ kind of host.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
@@ -128,6 +129,14 @@ class Site:
 
     async def states(self, ids: Sequence[str]) -> list[str]:
         return [(await self.client.item(id_)).state for id_ in ids]
+
+
+def stood_still(since_s: float) -> bool:
+    """Return whether SPAN_MS has passed since this moment of `time.monotonic`, as on a machine that stands still.
+
+    Then what is delayed by SPAN_MS may be due. Virtual time passes only if a story lets it pass.
+    """
+    return time.monotonic() >= since_s + SPAN_MS / 1_000
 
 
 Story = Callable[[Site], Coroutine[Any, Any, None]]
