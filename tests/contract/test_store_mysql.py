@@ -378,6 +378,7 @@ def test_connecting_to_a_listener_that_never_answers_ends_in_time(place: MysqlSe
         store = MysqlStore(replace(place, unix_socket=None, port=port, connect_timeout_s=0.3), 1)
         with pytest.raises(StoreLost, match="no answer"):
             await store.open()
+        await soon(lambda: bool(accepted))  # a loop that stood still may accept it after the client has given up
         server.close()
         for writer in accepted:
             writer.close()
@@ -452,13 +453,15 @@ def test_connections_are_listed_while_one_of_them_runs_a_statement_with_binary_v
         busy, other = await MysqlLink.connect(place), await MysqlLink.connect(place)
         try:
             _, found = await busy.run(mysql_session_sql.NAMES_AS_BYTES, b"SELECT CONNECTION_ID()")
-            await other.run(mysql_session_sql.NAMES_AS_BYTES)
-            running = asyncio.ensure_future(busy.run(b"SELECT SLEEP(1), '\xb9Y\x11\xa1'"))
+            await other.run(mysql_session_sql.NAMES_AS_BYTES, b"SELECT GET_LOCK('listed', 0)")
+            running = asyncio.ensure_future(busy.run(b"SELECT GET_LOCK('listed', 60), '\xb9Y\x11\xa1'"))
             process = None
             while process is None or process.command == "Sleep":
                 (listed,) = await other.run(mysql_session_sql.PROCESSES)
                 process = decode_processes(listed).get(found.rows[0][0])
             assert (process.user, process.database) == (place.user, place.database)
+            assert not running.done()
+            await other.run(b"SELECT RELEASE_LOCK('listed')")
             await running
         finally:
             await busy.close()

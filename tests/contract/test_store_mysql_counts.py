@@ -28,6 +28,7 @@ from tests.support.stores import TOPIC, make_row, opened, reading
 pytestmark = pytest.mark.mysql
 
 _TIMEOUT_S: Final = 0.5
+_PATIENCE_S: Final = 30.0
 
 
 @pytest.fixture
@@ -35,6 +36,18 @@ def bench(place: MysqlSettings) -> Bench:
     return mysql_bench(place)
 
 
+@pytest.fixture
+def patient_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each link waits for its replies as long as a busy machine takes, whatever the statement timeout of the reads is."""
+    connect = MysqlLink.connect
+
+    async def connect_patiently(settings: MysqlSettings) -> MysqlLink:
+        return await connect(replace(settings, statement_timeout_s=_PATIENCE_S))
+
+    monkeypatch.setattr(MysqlLink, "connect", connect_patiently)
+
+
+@pytest.mark.usefixtures("patient_links")
 def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings) -> None:
     waiting = (
         b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
@@ -47,6 +60,8 @@ def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings
         await owned.write(inserts=[make_row(1)])
         reads = MysqlReads(replace(place, statement_timeout_s=_TIMEOUT_S), 3)
         await reads.begin_snapshot(owned.past)
+        assert reads._link is not None
+        reads._link.timeout_s = _TIMEOUT_S
         await holder.run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         clock = asyncio.get_running_loop().time
@@ -63,6 +78,7 @@ def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings
     run(story())
 
 
+@pytest.mark.usefixtures("patient_links")
 @pytest.mark.parametrize("is_server_in_reach", [True, False])
 def test_count_whose_reply_is_lost_by_the_network_fails_soon(
     mariadb: MariaDb, place: MysqlSettings, is_server_in_reach: bool
