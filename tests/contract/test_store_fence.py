@@ -205,7 +205,12 @@ def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> No
 
 
 def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
-    """Four owners, one after another, all still flushing: the rows are exactly the acknowledged ones."""
+    """Four owners, one after another, all still flushing: the rows are exactly the acknowledged ones.
+
+    A takeover waits a second for a flush, and then ends its connection: if the machine stands still, such a flush may have
+    been committed.
+    """
+    unknown: set[int] = set()
 
     async def live(store: Store, epoch: int) -> list[int]:
         nonce = f"nonce-{epoch}"
@@ -219,6 +224,9 @@ def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
                 await owned.write(inserts=[make_row(number)])
             except FencedOut:
                 break
+            except StoreLost:
+                unknown.add(number)
+                break
             committed.append(number)
         return committed
 
@@ -230,7 +238,7 @@ def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
         reader = bench.store()
         await reader.open()
         assert (await reader.read_owner()).epoch == 4
-        assert set(await contents(await opened(reader, epoch=5))) == acknowledged
+        assert acknowledged <= set(await contents(await opened(reader, epoch=5))) <= acknowledged | unknown
 
     bench.run(story())
 

@@ -356,7 +356,12 @@ def test_attempt_that_arrives_after_its_outcome_was_read_changes_nothing(bench: 
 
 
 def test_journal_of_racing_owners_has_the_acknowledged_flushes_and_no_other(bench: Bench) -> None:
-    """Four owners, one after another, all still flushing: each row of the journal is one that its owner saw committed."""
+    """Four owners, one after another, all still flushing: each row of the journal is one that its owner saw committed.
+
+    A takeover waits a second for a flush, and then ends its connection: if the machine stands still, such a flush may have
+    been committed.
+    """
+    unknown: set[Position] = set()
 
     async def live(epoch: int) -> list[Position]:
         nonce = f"nonce-{epoch}"
@@ -370,6 +375,9 @@ def test_journal_of_racing_owners_has_the_acknowledged_flushes_and_no_other(benc
                 await owned.write(journal_row=journal_row(nonce))
             except FencedOut:
                 break
+            except StoreLost:
+                unknown.add((epoch, owned.number))
+                break
             committed.append((epoch, owned.number - 1))
         return committed
 
@@ -378,8 +386,10 @@ def test_journal_of_racing_owners_has_the_acknowledged_flushes_and_no_other(benc
         results = await asyncio.gather(*(live(epoch) for epoch in range(2, 6)), return_exceptions=True)
         reader = bench.store()
         await reader.open()
-        acknowledged = sorted(position for result in results if isinstance(result, list) for position in result)
-        assert [*await journal_of(Ownership(reader))] == acknowledged
+        acknowledged = {position for result in results if isinstance(result, list) for position in result}
+        found = [*await journal_of(Ownership(reader))]
+        assert found == sorted(found)
+        assert acknowledged <= {*found} <= acknowledged | unknown
         owner = await reader.read_owner()
         assert isinstance(owner, Owner) and owner.epoch == 5
 
