@@ -424,12 +424,15 @@ def test_change_during_a_disconnect_is_notified_after_the_reconnect(bench: Regis
 def test_user_that_is_disconnected_too_long_knows_it_before_others(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(SHORT_MS), await bench.open_registry()
-        await wait_for_condition(registry, lambda: _announced(registry, "a"))
-        session = registry.session_number
-        bench.disconnect(registry)
-        await wait_for_condition(other, lambda: _members_are(other, {}))
-        gone_ms = boot_ms()
-        assert registry.session_number == session
+        while True:
+            await wait_for_condition(registry, lambda: _announced(registry, "a"))
+            session = registry.session_number
+            bench.disconnect(registry)
+            await wait_for_condition(other, lambda: _members_are(other, {}))
+            gone_ms = boot_ms()
+            if registry.session_number == session:
+                break
+            bench.reconnect(registry)  # the machine stood still, and another session had begun before the disconnect
         assert registry.alive_until_ms <= gone_ms
         await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.LOST)
         bench.reconnect(registry)

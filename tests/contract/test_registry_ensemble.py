@@ -66,10 +66,14 @@ async def _frozen(follower: ZooKeeper, folder: str, leader: KazooClient) -> dict
         for registry in registries.values():
             _freeze_after_heartbeat(registry, follower, not_before_ms, frozen)
         await frozen.wait()
-        until_ms = {name: registry.alive_until_ms for name, registry in registries.items()}
-        ended_ms = {name: await at for name, at in gone.items()}
-        assert ended_ms.keys() == until_ms.keys()
-        return {name: until_ms[name] - ended_ms[name] for name in until_ms}
+        # A client is in another session if the machine stood still before.
+        until_ms = {
+            name: registry.alive_until_ms
+            for name, registry in registries.items()
+            if registry.session_number == 1 and name in gone
+        }
+        assert until_ms
+        return {name: at_ms - await gone[name] for name, at_ms in until_ms.items()}
     finally:
         follower.thaw()
         await asyncio.gather(*(registry.close() for registry in registries.values()))

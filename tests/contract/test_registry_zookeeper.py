@@ -34,7 +34,7 @@ from tests.support.registries import (
     session_of,
     wait_for_condition,
 )
-from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper, ensemble
+from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, TICK_MS, ZooKeeper, ensemble
 
 pytestmark = pytest.mark.zookeeper
 
@@ -79,29 +79,58 @@ async def announce(registry: Registry) -> int:
 # ---------------------------------------------------------------- the server
 
 
+class StandingClock:
+    """A boot-time clock that stands still for a while, so that a slow start of a server costs no time of a session."""
+
+    def __init__(self) -> None:
+        self._behind_ms = 0
+        self._stands_at_ms: int | None = None
+
+    def boot_ms(self) -> int:
+        stands_at_ms = self._stands_at_ms  # other threads read it, too
+        return boot_ms() - self._behind_ms if stands_at_ms is None else stands_at_ms
+
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        self._stands_at_ms = self.boot_ms()
+        yield
+        self._behind_ms = boot_ms() - self._stands_at_ms
+        self._stands_at_ms = None
+
+
 def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
-    async def story() -> None:
-        registry, other = (
-            await bench.open_registry(SESSION_TIMEOUT_MS_MAX),
-            await bench.open_registry(SESSION_TIMEOUT_MS_MAX),
-        )
-        await registry.announce("members", "a", b"1")
-        await registry.replace("plan", b"1", None)
-        await asyncio.to_thread(server.stop)
-        try:
-            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
-        finally:
-            await asyncio.to_thread(server.start)
-        await is_connected(registry)
-        await is_connected(other)
-        assert (registry.session_number, other.session_number) == (1, 1)
-        assert await other.members("members") == {"a": b"1"}
-        version = await other.replace("plan", b"2", 0)
-        assert await registry.read("plan") == VersionedDocument(b"2", version)
+    clock = StandingClock()
 
-    bench.run(story())
+    def user() -> ZooKeeperRegistry:
+        return ZooKeeperRegistry(
+            server.hosts, bench.root, SESSION_TIMEOUT_MS_MAX, clock.boot_ms, None, 60_000, 60_000, TICK_MS
+        )
+
+    async def story() -> None:
+        registry, other = user(), user()
+        try:
+            for each in (registry, other):
+                await each.open()
+            await registry.announce("members", "a", b"1")
+            await registry.replace("plan", b"1", None)
+            with clock.standing():
+                await asyncio.to_thread(server.stop)
+                try:
+                    await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
+                finally:
+                    await asyncio.to_thread(server.start)
+                await is_connected(registry)
+                await is_connected(other)
+            assert (registry.session_number, other.session_number) == (1, 1)
+            assert await other.members("members") == {"a": b"1"}
+            version = await other.replace("plan", b"2", 0)
+            assert await registry.read("plan") == VersionedDocument(b"2", version)
+        finally:
+            await asyncio.gather(registry.close(), other.close())
+
+    run(story(), 120)
 
 
 def test_server_that_ignores_a_reconnect_is_connected_again_in_the_same_session(
@@ -523,11 +552,11 @@ def test_error_names_an_absent_server_and_the_registry_opens_when_it_starts() ->
     async def story() -> None:
         port = free_port()
         registry = ZooKeeperRegistry(f"127.0.0.1:{port}", "/foqs", LONG_MS, boot_ms, connect_timeout_ms=200)
-        for _ in range(2):
-            with pytest.raises(
-                RegistryFailed, match=f"127.0.0.1:{port} gave no session within 200 ms.*Connection refused"
-            ):
+        named = 0
+        while named < 2:  # the error has no reason if a busy machine made no attempt in time
+            with pytest.raises(RegistryFailed, match=f"127.0.0.1:{port} gave no session within 200 ms") as failed:
                 await registry.open()
+            named += "Connection refused" in str(failed.value)
         await registry.close()
 
     asyncio.run(story())
