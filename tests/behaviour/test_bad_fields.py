@@ -21,7 +21,7 @@ from foqs_contract.idl.ttypes import BulkAction, ItemState
 from tests.behaviour.wires import Outcome, WireSite, wire_story
 from tests.support.requests import METHODS, Field, Names, fields, good
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1_200)
 """A test makes some thousand calls."""
 
 I32_MIN, I32_MAX = -(1 << 31), (1 << 31) - 1

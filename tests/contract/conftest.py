@@ -25,7 +25,7 @@ from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite.sqlite_store import SqliteStore
-from tests.support.aio import run
+from tests.support.aio import TIMEOUT_S, run
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, MYSQL9_IF_LONG, running
 
@@ -73,7 +73,7 @@ class Bench:
         self._made.append(store)
         return store
 
-    def run(self, story: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
+    def run(self, story: Coroutine[Any, Any, T], timeout: float = TIMEOUT_S) -> T:
         """Run a test's story and close its stores."""
 
         async def run_and_close() -> T:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from foqs.queue.port import LeasedItems, PendingCall
 
 T = TypeVar("T")
 
+TIMEOUT_S: Final = 240.0
+"""Many times what the longest test takes, because a busy machine is that slow, and below the limit of pytest."""
 
-def run(coro: Coroutine[Any, Any, T], timeout: float = 120.0) -> T:
+
+def run(coro: Coroutine[Any, Any, T], timeout: float = TIMEOUT_S) -> T:
     """The coroutine's result.
 
     Raises:

@@ -90,7 +90,7 @@ def _cut(host: ServedQueue) -> None:
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(story(), 20)
+    run(story())
 
 
 # ------------------------------------------------------------------------ the keys

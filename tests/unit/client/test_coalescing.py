@@ -77,7 +77,7 @@ async def asked(queue: FakeQueue, **more: Any) -> AsyncIterator[Client]:
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(story(), 20)
+    run(story())
 
 
 def test_atomic_calls_are_sent_alone_and_whole() -> None:

@@ -68,7 +68,7 @@ async def busy(connections: int, connect: Connect | None = None) -> AsyncIterato
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(story(), 20)
+    run(story())
 
 
 def test_call_uses_the_connection_with_the_fewest_calls_in_flight() -> None:

@@ -118,7 +118,7 @@ def _cut(host: ServedQueue) -> None:
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(story(), 20)
+    run(story())
 
 
 def kinds(outcomes: Sequence[ClientOutcome | Enqueued]) -> list[type[Exception] | None]:

@@ -117,7 +117,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def story(coro: Coroutine[Any, Any, None]) -> None:
-    run(coro, timeout=10)
+    run(coro)
 
 
 def test_an_idle_connection_does_not_hold_up_the_stop() -> None:

@@ -198,7 +198,7 @@ def test_statement_of_a_cancelled_read_is_ended(tmp_path: Path) -> None:
 def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     async def story() -> None:
         for attempt in range(10):
-            stores = [SqliteStore(tmp_path / f"{attempt}.db", 1) for _ in range(6)]
+            stores = [SqliteStore(tmp_path / f"{attempt}.db", 1, busy_timeout_s=60.0) for _ in range(6)]
             await asyncio.gather(*(store.open() for store in stores))
             await asyncio.gather(*(store.close() for store in stores))
 
