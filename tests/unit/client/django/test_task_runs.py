@@ -431,7 +431,11 @@ def test_a_process_is_interrupted_after_its_time_and_killed_if_it_goes_on() -> N
         "        try: threading.Event().wait()\n"
         "        except TimeoutError as error: print(error, flush=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    for _ in range(20):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "Timeout" in done.stderr
+        if done.stdout:  # a process that stood still until both times were over may be killed before it says anything
+            break
 
-    assert (done.returncode, done.stdout) == (1, "the task did not end within 0.05 s\n")
-    assert "Timeout" in done.stderr
+    assert done.stdout == "the task did not end within 0.05 s\n"
