@@ -95,7 +95,7 @@ def action_of(struct: Any) -> BulkActionRow | None:
     return _BY_NUMBER.get(struct.action)
 
 
-def check_action(request: Any) -> BulkActionRow:
+def check_action(request: object) -> BulkActionRow:
     """Return the action that a request chooses.
 
     Raises:

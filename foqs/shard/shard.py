@@ -118,7 +118,6 @@ class OwnedShard:
         self.numbers = ItemNumbers(self.epoch, host.arrivals, lambda call: self._writer.is_writing(call))
         self.memory = memory = ShardMemory(self, cache, host)
         self.index = memory.index
-        self.index.is_free = self._may_follow_in_run
         self._refused_run_items: set[int] = set()
         """Items of runs that the database has refused to lease. None of them follows another one in a run."""
         self._breaker = ShardBreaker(
@@ -610,7 +609,8 @@ class OwnedShard:
         pause_s = self._constants.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 
-    def _may_follow_in_run(self, number: int) -> bool:
+    def may_follow_in_run(self, number: int) -> bool:
+        """Return whether an item may follow another one in a run: nothing of it waits, and it was not refused in one."""
         return number not in self._refused_run_items and self._intake.is_free(number)
 
     def on_groups_wanted(self, topic: TopicName) -> None:

@@ -69,6 +69,10 @@ class ShardPort(Protocol):
         """End the leases of items behind one of their run that has ended early, by events SUPERSEDE."""
         ...
 
+    def may_follow_in_run(self, number: int) -> bool:
+        """Return whether an item may follow another one in a run: nothing of it waits, and it was not refused in one."""
+        ...
+
     def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """Release these keys after a pause, because the database refused their delivery."""
         ...
@@ -98,7 +102,9 @@ class ShardMemory:
 
     def __init__(self, shard: ShardPort, cache: RowCache, host: HostServices) -> None:
         options, constants = host.options, host.constants
-        self.index = ReadyIndex(constants.ready_window_items_max, options.ready_index_items_max)
+        self.index = ReadyIndex(
+            constants.ready_window_items_max, options.ready_index_items_max, shard.may_follow_in_run
+        )
         self.timers = DueTimers(constants.sweep_interval_ms, options.lease_ranges_max)
         self.cache = cache
         self.counts = TopicCounts()

@@ -27,6 +27,10 @@ _REFILL_KEYS_MIN: Final = 500
 """A refill reads this many keys if the window has room, even if all topics together exceed `order_keys_max`."""
 
 
+def _is_always_free(number: int) -> bool:
+    return True
+
+
 class ReadyIndex:
     """The READY keys of one shard.
 
@@ -36,9 +40,12 @@ class ReadyIndex:
     Args:
         window_order_keys_max: keys held per topic.
         order_keys_max: keys held of all topics; one per topic is always kept.
+        is_free: returns whether an item may follow another one in a run: nothing of it waits to be written.
     """
 
-    def __init__(self, window_order_keys_max: int, order_keys_max: int) -> None:
+    def __init__(
+        self, window_order_keys_max: int, order_keys_max: int, is_free: Callable[[int], bool] = _is_always_free
+    ) -> None:
         self._window_order_keys_max = window_order_keys_max
         self._order_keys_max = order_keys_max
         self._windows: dict[TopicName, Window] = {}
@@ -60,8 +67,7 @@ class ReadyIndex:
         """Completed refills."""
         self.evicted_count = 0
         """Keys dropped because a window, or the index, was full."""
-        self.is_free: Callable[[int], bool] = _is_always_free
-        """Returns whether an item may follow another one in a run: nothing of it waits to be written. The shard sets it."""
+        self._is_free = is_free
 
     def __len__(self) -> int:
         return self._size + self._head_count
@@ -347,7 +353,7 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if not window or items_max <= 0:
             return []
-        run = self._sources[topic].reserve_run(window.order_keys[window.start], items_max, self.is_free)
+        run = self._sources[topic].reserve_run(window.order_keys[window.start], items_max, self._is_free)
         self._reserved.update([(key & NUMBER_MAX, key) for key in run])
         self._reserved_key_max = max(self._reserved_key_max, *run)
         self._source_reservations.update([(key & NUMBER_MAX, topic) for key in run])
@@ -658,7 +664,3 @@ class ReadyIndex:
         del self._windows[window.topic]
         if window.is_evictable:
             del self._evictable[window]
-
-
-def _is_always_free(number: int) -> bool:
-    return True
