@@ -58,8 +58,9 @@ class BackgroundLoop:
             RuntimeError: the calling thread runs an event loop, which the call would block;
                 or the process was forked after the first call.
         """
-        call = self._submit(make_coroutine, give_back)
+        call = _LoopCall(give_back)
         try:
+            self._submit(call, make_coroutine)
             return call.result.result()
         except concurrent.futures.CancelledError:
             raise LoopClosed(was_started=True) from None
@@ -83,7 +84,7 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def _submit(self, make_coroutine: MakeCoroutine[T], give_back: GiveBack[T] | None) -> _LoopCall[T]:
+    def _submit(self, call: _LoopCall[T], make_coroutine: MakeCoroutine[T]) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("SyncClient would block the running event loop; use Client here")
         with self._lock:
@@ -96,9 +97,7 @@ class BackgroundLoop:
                     "this SyncClient was used before the process was forked; make a new one in the child"
                 )
             assert self._loop is not None
-            call = _LoopCall(self._loop, make_coroutine(), give_back)
-            self._loop.call_soon_threadsafe(call.start)
-            return call
+            call.submit(self._loop, make_coroutine())
 
     def _start(self) -> None:
         loop = asyncio.new_event_loop()
@@ -108,35 +107,43 @@ class BackgroundLoop:
 
 
 class _LoopCall(Generic[T]):
-    """One coroutine in the loop, for a caller in another thread.
+    """One coroutine in the loop, for a caller in another thread, which may be interrupted anywhere, also in `submit`.
 
     Attributes:
         result: the future that gets the result for the caller.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], give_back: GiveBack[T] | None
-    ) -> None:
+    def __init__(self, give_back: GiveBack[T] | None) -> None:
         self.result: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._loop = loop
-        self._coroutine = coroutine
         self._give_back = give_back
-        self._task: asyncio.Task[T]
+        self._loop: asyncio.AbstractEventLoop
+        self._coroutine: Coroutine[Any, Any, T] | None = None
+        """Not yet started."""
+        self._task: asyncio.Task[T] | None = None
 
-    def start(self) -> None:
-        """Start the coroutine; called in the loop."""
-        self._task = self._loop.create_task(self._coroutine)
-        self._task.add_done_callback(self._on_task_done)
+    def submit(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        """Let the loop run the coroutine; called in the caller's thread."""
+        self._loop, self._coroutine = loop, coroutine
+        loop.call_soon_threadsafe(self._start)
 
     def leave(self) -> None:
         """End the call, because the caller was interrupted, or its result is an error; called in the caller's thread."""
-        if self.result.cancel():
-            self._loop.call_soon_threadsafe(self._cancel_task)
-        else:
+        if not self.result.cancel():
             self.result.add_done_callback(self._on_unread)
+        elif self._coroutine is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
 
-    def _cancel_task(self) -> None:
-        self._task.cancel()
+    def _start(self) -> None:
+        if self._coroutine is not None:
+            self._task = self._loop.create_task(self._coroutine)
+            self._task.add_done_callback(self._on_task_done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif self._coroutine is not None:  # the caller was interrupted before the loop knew of it
+            self._coroutine.close()
+            self._coroutine = None
 
     def _on_task_done(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
