@@ -74,12 +74,10 @@ CHANGES: Final[Mapping[str, BulkActionRow]] = {
     name: action for name, action in BULK_ACTIONS.items() if action.changes_items
 }
 
-_FIELDS: Final = (
-    "action",
-    "change",
-    "move_to",
-    *(action.flag for action in BULK_ACTIONS.values() if action.flag is not None),
+_FIELDS: Final = tuple(
+    dict.fromkeys(field for action in BULK_ACTIONS.values() for field in (action.chosen_by, action.takes) if field)
 )
+"""The fields of a request that choose an action or have its values."""
 _BY_NUMBER: Final = {action.number: action for action in BULK_ACTIONS.values() if action.number is not None}
 _CHOICES: Final = (
     f"give {', '.join(action.name.upper() for action in _BY_NUMBER.values())}, or in its place "

@@ -81,7 +81,7 @@ class HostBulkChanges:
 
 
 def _bulk_page(change: Event, items: Sequence[RowView], outcomes: Sequence[Outcome], walk: FilterWalk) -> PageResult:
-    """Change a page of items, and return the result. Raises `UnknownOutcome`, or the error if nothing was changed."""
+    """Return the result of a page of items from their outcomes. Raises `UnknownOutcome`, or the error if nothing was changed."""
     changed, matched, refusals, failure, next_cursor = 0, 0, [], None, walk.cursor
     for item, outcome in zip(items, outcomes, strict=True):
         if isinstance(outcome, UnknownOutcome):

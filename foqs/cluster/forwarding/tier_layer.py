@@ -21,7 +21,7 @@ def tier_layer(forwarding: Mapping[Route, Layer]) -> Layer:
     """Return the layer of a host of a tier. Raises ValueError if a route has no part.
 
     Args:
-        forwarding: the layer of each route that needs other hosts; `LOCAL_ROUTES` are added.
+        forwarding: the layer of each route that needs other hosts, as `TierMember` makes them; `LOCAL_ROUTES` are added.
     """
     routes = {**LOCAL_ROUTES, **forwarding}
     missing = [route.name for route in Route if route not in routes]

@@ -1,4 +1,4 @@
-"""The groups of one topic in memory: what each holds, and which of its items may be delivered now.
+"""The groups of one topic in memory: what each holds. `Group.offer` says which of its items may be delivered now.
 
 Always true between two flushes, once the rows of delivered items were read (`is_read`):
 

@@ -1,7 +1,8 @@
 """Chooses the shards that may take a new item, best first. One function decides for all fields of the item.
 
 A field *binds* an item to the shards that may hold it, as an idempotency key does to
-the shard of its key slot. A further field adds a `Binding`, and no other place decides.
+the shard of its key slot. A group binds in place of the key: `foqs.queue.placement` makes
+the bindings. A further field adds a `Binding`, and no other place decides.
 Always true: each binding of the item allows the chosen shard; bindings that no shard can
 satisfy together are an INVALID_ARGUMENT that names their fields, whatever is served
 now; a removed shard gets no item, and a drained one only an item that can be nowhere
