@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.commands.shard_tables import make_tables, shards_by_database
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
+from foqs.cli.host_session import USAGE, CommandFailed, configuration
 from foqs.cli.output import confirm, print_message
+from foqs.cli.registry_session import open_registry
 from foqs_contract.plurals import counted
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
-    from shardmgr.model import ShardSpec
+    from shardmgr.model import Layout, ShardSpec
     from shardmgr.registry.port import Registry
 
 PER_DATABASE_DEFAULT: Final = 4
@@ -142,61 +143,39 @@ async def _init_cluster(
 
     Returns how many shards the cluster had before; 0: it is new. Raises CommandFailed.
     """
-    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
-    from foqs.runtime.clock import SystemClock
-    from shardmgr.layout_changes import ChangeRefused
-    from shardmgr.model import MalformedDocument
-    from shardmgr.registry.port import RegistryError
-
-    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
-    try:
-        await registry.open()
-    except RegistryError as error:
-        raise CommandFailed(str(error), UNREACHABLE) from None
-    try:
-        return await _create_layout_and_tables(
-            registry, config, specs, epochs_above, adopted, tables=tables, keeps_shards=keeps_shards
-        )
-    except ChangeRefused as error:
-        raise CommandFailed(error.problem, USAGE) from None
-    except (RegistryError, MalformedDocument) as error:
-        raise CommandFailed(str(error)) from None
-    finally:
-        await registry.close()
-
-
-async def _create_layout_and_tables(
-    registry: Registry,
-    config: Config,
-    specs: Sequence[ShardSpec],
-    epochs_above: int,
-    adopted: str | None,
-    *,
-    tables: bool,
-    keeps_shards: bool,
-) -> int:
-    from shardmgr.layout_changes import ChangeRefused, create_layout, raise_epochs, read_cluster_view
+    from shardmgr.layout_changes import ChangeRefused, create_layout, raise_epochs
     from shardmgr.primary_document import read_primaries
 
+    async with open_registry(config) as registry:
+        found = await _layout(registry)
+        if found is not None and keeps_shards:
+            specs = list(found.shards.values())
+        if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
+            raise CommandFailed(
+                f"there is already a cluster at {config.cluster.root} with other shards ({len(found.shards)}); nothing "
+                "was changed. Look at it with: foqs shard list, or name another cluster.root",
+                USAGE,
+            )
+        primaries = await read_primaries(registry, shards_by_database(specs))
+        clusters = await make_tables(config, specs, primaries) if tables else {}
+        await _set_identity(registry, clusters, adopted)
+        try:
+            if epochs_above:
+                await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
+            is_new = found is None and await create_layout(registry, specs)
+        except ChangeRefused as error:
+            raise CommandFailed(error.problem, USAGE) from None
+        return 0 if is_new else len(specs)
+
+
+async def _layout(registry: Registry) -> Layout | None:
+    """Return the layout; None if there is no cluster yet."""
+    from shardmgr.layout_changes import ChangeRefused, read_cluster_view
+
     try:
-        found = (await read_cluster_view(registry)).layout
+        return (await read_cluster_view(registry)).layout
     except ChangeRefused:
-        found = None
-    if found is not None and keeps_shards:
-        specs = list(found.shards.values())
-    if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
-        raise CommandFailed(
-            f"there is already a cluster at {config.cluster.root} with other shards ({len(found.shards)}); nothing was "
-            "changed. Look at it with: foqs shard list, or name another cluster.root",
-            USAGE,
-        )
-    primaries = await read_primaries(registry, shards_by_database(specs))
-    clusters = await make_tables(config, specs, primaries) if tables else {}
-    await _set_identity(registry, clusters, adopted)
-    if epochs_above:
-        await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
-    is_new = found is None and await create_layout(registry, specs)
-    return 0 if is_new else len(specs)
+        return None
 
 
 async def _set_identity(registry: Registry, clusters: Mapping[int, str], adopted: str | None) -> None:

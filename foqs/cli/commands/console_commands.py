@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
+from foqs.cli.host_session import USAGE, CommandFailed, configuration
 from foqs.cli.output import print_message
+from foqs.cli.registry_session import open_registry
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -58,16 +59,7 @@ def end_sessions(file: Path) -> None:
 
 
 async def _replace_secret(config: Config) -> None:
-    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.console.session_secret import replace_secret
-    from foqs.runtime.clock import SystemClock
-    from shardmgr.registry.port import RegistryError
 
-    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
-    try:
-        await registry.open()
+    async with open_registry(config) as registry:
         await replace_secret(registry)
-    except RegistryError as error:
-        raise CommandFailed(str(error), UNREACHABLE) from None
-    finally:
-        await registry.close()

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
+from foqs.cli.host_session import USAGE, CommandFailed, configuration
 from foqs.cli.output import print_message
+from foqs.cli.registry_session import open_registry
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -290,28 +291,18 @@ def run_in_session(file: Path, work: Callable[[PrimarySession], Awaitable[T]]) -
 
 
 async def _run_in_session(config: Config, work: Callable[[PrimarySession], Awaitable[T]]) -> T:
-    from foqs.cluster.connections import registry_from_config
     from foqs.options.config import ConfigError
-    from foqs.runtime.clock import SystemClock
-    from shardmgr.model import MalformedDocument
     from shardmgr.primary_changes import PromotionRefused
-    from shardmgr.registry.port import RegistryError
     from shardmgr.server_port import ServerFailed
 
     # With the session timeout of hosts: if this command is killed, another one is elected after that time.
-    registry = registry_from_config(config, SystemClock())
-    try:
-        await registry.open()
-    except RegistryError as error:
-        raise CommandFailed(str(error), UNREACHABLE) from None
-    try:
-        return await work(PrimarySession(config, registry))
-    except (PromotionRefused, ConfigError) as error:
-        raise CommandFailed(str(error), USAGE) from None
-    except (RegistryError, MalformedDocument, ServerFailed) as error:
-        raise CommandFailed(str(error)) from None
-    finally:
-        await registry.close()
+    async with open_registry(config, config.cluster.session_timeout_ms) as registry:
+        try:
+            return await work(PrimarySession(config, registry))
+        except (PromotionRefused, ConfigError) as error:
+            raise CommandFailed(str(error), USAGE) from None
+        except ServerFailed as error:
+            raise CommandFailed(str(error)) from None
 
 
 def config_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed
+from foqs.cli.host_session import USAGE, CommandFailed
+from foqs.cli.registry_session import open_registry
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -92,24 +93,12 @@ def _place_in_cluster(config: Config, shard: int, database: str, primaries: Prim
 
 
 async def _read_cluster(config: Config) -> tuple[ClusterReading, Primaries, dict[str, HostVersions]]:
-    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
-    from foqs.runtime.clock import SystemClock
     from shardmgr.cluster_reader import read_cluster
-    from shardmgr.model import MalformedDocument
     from shardmgr.primary_document import read_primaries
-    from shardmgr.registry.port import RegistryError
     from shardmgr.versions import read_versions
 
-    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
-    try:
-        await registry.open()
+    async with open_registry(config) as registry:
         reading = await read_cluster(registry)
         shards = {} if reading.layout is None else reading.layout.shards
         primaries = await read_primaries(registry, (spec.database for spec in shards.values()))
         return reading, primaries, await read_versions(registry)
-    except RegistryError as error:
-        raise CommandFailed(str(error), UNREACHABLE) from None
-    except MalformedDocument as error:
-        raise CommandFailed(f"the layout cannot be read: {error}") from None
-    finally:
-        await registry.close()

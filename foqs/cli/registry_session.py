@@ -1,0 +1,44 @@
+"""A session with a cluster's registry, for one command.
+
+Holds `open_registry`. Always true: what fails in the registry ends the command with a sentence, and the session is
+closed. Calls ZooKeeper, but no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from foqs.cli.host_session import UNREACHABLE, CommandFailed
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+    from shardmgr.registry.port import Registry
+
+
+@asynccontextmanager
+async def open_registry(config: Config, session_timeout_ms: int | None = None) -> AsyncIterator[Registry]:
+    """Yield the cluster's registry; `cluster.zookeeper` must be set.
+
+    Args:
+        session_timeout_ms: None: a long one, because nothing waits for the end of the session.
+
+    Raises:
+        CommandFailed: the registry cannot be reached, or it has a document that cannot be read.
+    """
+    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
+    from foqs.runtime.clock import SystemClock
+    from shardmgr.model import MalformedDocument
+    from shardmgr.registry.port import RegistryError
+
+    registry = registry_from_config(config, SystemClock(), session_timeout_ms or COMMAND_SESSION_MS)
+    try:
+        await registry.open()
+        yield registry
+    except RegistryError as error:
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    except MalformedDocument as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        await registry.close()
