@@ -59,7 +59,8 @@ FLEET_SEEDS, FLEET_LONG_SEEDS = 8, range(0, 300, 50)
 HEAVY_SEEDS, HEAVY_LONG_SEEDS = 6, range(0, 100, 25)
 JOURNAL_SEEDS, JOURNAL_LONG_SEEDS = 5, range(0, 50, 25)
 REGIONS_SEEDS, REGIONS_LONG_SEEDS = 3, range(0, 60, 30)
-"""Seeds 0 to 2 always, and up to 59 in the long tests. Each has at least 200 items, 1,200 calls and 2 crashes."""
+"""Seeds 0 to 2 always, and up to 59 in the long tests. Each has at least 200 items, 1,200 calls and a crash, beside
+the losses of regions."""
 GROUPS_SEEDS, GROUPS_LONG_SEEDS = 5, range(0, 30, 15)
 
 
@@ -116,7 +117,7 @@ def test_fixed_seeds_of_several_hosts_have_no_violation(base: int, seeds: int) -
 def test_fixed_seeds_of_several_regions_have_no_violation(base: int, seeds: int) -> None:
     names = regions.NAMES if seeds == REGIONS_SEEDS else (*regions.NAMES, *regions.RARE)
     least = assert_seeds_pass(seeds, base, names, "--fleet", "--regions")
-    assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 2), strict=True))
+    assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 1), strict=True))
 
 
 @pytest.mark.timeout(900)
