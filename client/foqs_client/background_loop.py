@@ -118,7 +118,7 @@ class _LoopCall(Generic[T]):
         self._give_back = give_back
         self._loop: asyncio.AbstractEventLoop
         self._coroutine: Coroutine[Any, Any, T] | None = None
-        """Not yet started."""
+        """None until it is submitted."""
         self._task: asyncio.Task[T] | None = None
 
     def submit(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:

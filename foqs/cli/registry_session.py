@@ -1,6 +1,6 @@
 """A session with a cluster's registry, for one command.
 
-Holds `open_registry`. Always true: what fails in the registry ends the command with a sentence, and the session is
+Holds `open_registry`. Always true: an error of the registry ends the command with a sentence, and the session is
 closed. Calls ZooKeeper, but no host.
 """
 
@@ -25,20 +25,23 @@ async def open_registry(config: Config, session_timeout_ms: int | None = None) -
         session_timeout_ms: None: a long one, because nothing waits for the end of the session.
 
     Raises:
-        CommandFailed: the registry cannot be reached, or it has a document that cannot be read.
+        CommandFailed: the registry cannot be reached, refuses, or has a document that cannot be read.
     """
     from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.model import MalformedDocument
-    from shardmgr.registry.port import RegistryError
+    from shardmgr.registry.port import RegistryError, RegistryUnreachable
 
     registry = registry_from_config(config, SystemClock(), session_timeout_ms or COMMAND_SESSION_MS)
     try:
-        await registry.open()
+        try:
+            await registry.open()
+        except RegistryError as error:
+            raise CommandFailed(str(error), UNREACHABLE) from None
         yield registry
-    except RegistryError as error:
+    except RegistryUnreachable as error:
         raise CommandFailed(str(error), UNREACHABLE) from None
-    except MalformedDocument as error:
+    except (RegistryError, MalformedDocument) as error:
         raise CommandFailed(str(error)) from None
     finally:
         await registry.close()

@@ -60,6 +60,7 @@ class Site:
 
     Args:
         spread_ms: the time until each host of the site knows of what another one acknowledged.
+        in_real_time: whether time also passes while the story does not let it pass.
 
     Attributes:
         client: a client of the namespace `default`.
@@ -67,11 +68,18 @@ class Site:
     """
 
     def __init__(
-        self, connect: Connect, pass_ms: Callable[[int], Awaitable[None]], client: Client, *, spread_ms: int = 0
+        self,
+        connect: Connect,
+        pass_ms: Callable[[int], Awaitable[None]],
+        client: Client,
+        *,
+        spread_ms: int = 0,
+        in_real_time: bool = False,
     ) -> None:
         self._connect = connect
         self._pass_ms = pass_ms
         self._spread_ms = spread_ms
+        self._in_real_time = in_real_time
         self.client = client
         self.topic = f"topic-{next(_names)}"
 
@@ -127,16 +135,15 @@ class Site:
         [delivery] = await self.get(lease_ms=lease_ms)
         return delivery
 
+    def stood_still(self, since_s: float) -> bool:
+        """Return whether SPAN_MS has passed since this moment of `time.monotonic`, as on a machine that stands still.
+
+        Then a delay or a lease of SPAN_MS may be over.
+        """
+        return self._in_real_time and time.monotonic() >= since_s + SPAN_MS / 1_000
+
     async def states(self, ids: Sequence[str]) -> list[str]:
         return [(await self.client.item(id_)).state for id_ in ids]
-
-
-def stood_still(since_s: float) -> bool:
-    """Return whether SPAN_MS has passed since this moment of `time.monotonic`, as on a machine that stands still.
-
-    Then what is delayed by SPAN_MS may be due. Virtual time passes only if a story lets it pass.
-    """
-    return time.monotonic() >= since_s + SPAN_MS / 1_000
 
 
 Story = Callable[[Site], Coroutine[Any, Any, None]]
@@ -204,7 +211,7 @@ async def host_site(host: RestartableHost) -> AsyncIterator[Site]:
 
     async with connect("default") as client:
         await _prepare(client)
-        yield Site(connect, pass_ms, client)
+        yield Site(connect, pass_ms, client, in_real_time=True)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from foqs_client import (
     Outcome,
     StaleLease,
 )
-from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Site, stood_still, story
+from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Site, story
 
 ALL = 100
 NEVER = f"0-{(1 << 62) + 1}"
@@ -59,7 +59,7 @@ async def test_item_is_delivered_again_after_its_lease_and_the_old_token_is_stal
     since_s = time.monotonic()
     first = await site.one(lease_ms=SPAN_MS)
     found: list[Delivery] = [*await site.client.dequeue({site.topic: 1})]
-    assert not found or stood_still(since_s)
+    assert not found or site.stood_still(since_s)
     if not found:
         await site.pass_ms(SPAN_MS)
         found = await site.get()
@@ -258,7 +258,7 @@ async def test_an_item_at_most_once_is_never_delivered_again(site: Site) -> None
         since_s = time.monotonic()
         held = {delivery.id: delivery for delivery in await site.get(ALL, lease_ms=SPAN_MS)}
         outcomes = await site.client.nack([held[nacked]])
-        if outcomes[0].error is None or not stood_still(since_s):
+        if outcomes[0].error is None or not site.stood_still(since_s):
             break
     assert_done(*outcomes)
     await assert_gone(site, nacked)
@@ -301,7 +301,7 @@ async def extended_lease(site: Site) -> Delivery:
         since_s = time.monotonic()
         delivery = await site.one(lease_ms=SPAN_MS)
         outcomes = await site.client.extend_held_leases([delivery.id], lease_ms=HOUR_MS)
-        if outcomes[0].error is None or not stood_still(since_s):
+        if outcomes[0].error is None or not site.stood_still(since_s):
             assert_done(*outcomes)
             return delivery
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from foqs_client import Delivery, InvalidArgument, Item, ItemFilter, KeyConflict, Nack, NotFound, RestoredItem
-from tests.behaviour.sites import SPAN_MS, Site, stood_still, story
+from tests.behaviour.sites import SPAN_MS, Site, story
 
 HOUR_MS = 3_600_000
 
@@ -72,7 +72,7 @@ async def test_deferred_item_is_moved_with_its_moment_and_the_rest_of_its_ttl(si
     [id] = await site.put(Item(site.topic, delay_ms=SPAN_MS, ttl_ms=HOUR_MS))
     [result] = await site.client.move([id], f"{site.topic}-other")
     view = await site.client.item(result.require())
-    assert view.state == "deferred" or stood_still(since_s)
+    assert view.state == "deferred" or site.stood_still(since_s)
     assert view.ttl_remaining_ms is not None and HOUR_MS - 60_000 < view.ttl_remaining_ms <= HOUR_MS
     await site.pass_ms(SPAN_MS)
     [found] = await site.client.dequeue({f"{site.topic}-other": 1}, wait_ms=5_000)

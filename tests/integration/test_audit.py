@@ -15,7 +15,7 @@ from tests.integration.test_console import GuardedConsole, OpenHost, calls, put
 from tests.support.aio import run
 from tests.support.console import Browser
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 
 @pytest.fixture

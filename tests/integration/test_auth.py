@@ -18,7 +18,7 @@ from tests.support.certificates import Authority, Signed, secret_file
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost, quick_host
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 HANDSHAKE_S = 5
 BOSS, ORDERS, LATER = "secret-of-the-boss", "secret-of-orders-1", "secret-of-orders-2"

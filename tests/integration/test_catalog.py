@@ -15,7 +15,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.poll import eventually
 from tests.support.processes import RestartableHost
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 
 async def counted(client: Client) -> Topic:

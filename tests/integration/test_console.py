@@ -24,7 +24,7 @@ from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.processes import QUICK_HOST, RestartableHost, quick_host
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 SCRIPT = "<script>alert(1)</script>\"'"
 LONG_LEASE_MS = 3_600_000

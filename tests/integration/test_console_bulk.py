@@ -12,7 +12,7 @@ from tests.integration.test_console import OpenHost, calls, kill_items, put
 from tests.support.console import Answer, Browser, hidden_fields, job_id_of
 from tests.support.poll import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -16,7 +16,7 @@ from tests.integration.test_console import OpenHost, calls, kill_items, put
 from tests.support.console import Answer, Browser
 from tests.support.poll import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 HOUR_MS = 3_600_000
 

@@ -10,7 +10,7 @@ from foqs_client import Item
 from tests.integration.test_console import OpenHost, calls, put
 from tests.support.console import Browser
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

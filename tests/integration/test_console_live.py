@@ -17,7 +17,7 @@ from tests.support.console import Browser, unique
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.integration.test_console_figures import topic_page
 from tests.support.console import Browser, hidden_fields
 from tests.support.poll import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 HOUR_MS = 3_600_000
 

@@ -24,7 +24,7 @@ from tests.support.console import Browser as Console
 from tests.support.nginx import nginx
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 __all__ = ["browser"]
 

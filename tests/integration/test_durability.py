@@ -24,7 +24,7 @@ from tests.support.processes import RestartableHost, quick_host
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.trace import Exchange, Step, Trace, exchanges, not_on_disk, parse
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 WAL: Final = "/shard-0.db-wal"
 REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}

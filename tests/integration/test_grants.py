@@ -22,7 +22,7 @@ from tests.support.runbook import blocks
 from tests.support.tables import in_mariadb
 from tests.support.workload import Load
 
-pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.mysql]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.support.poll import until
 from tests.support.processes import RestartableHost
 from tests.support.tables import in_mariadb
 
-pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.mysql]
 
 NO_BREAKER = {"shard.breaker_latency_ms_max": 60_000}
 """By default a flush without a reply opens the breaker after two and a half seconds, in which a slow machine does little."""

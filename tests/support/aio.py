@@ -15,7 +15,7 @@ from foqs.queue.port import LeasedItems, PendingCall
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 240.0
-"""Many times what the longest test takes, because a busy machine is that slow, and below the limit of pytest."""
+"""A guard against hanging: many times what the longest test takes on an idle machine."""
 
 
 def run(coro: Coroutine[Any, Any, T], timeout: float = TIMEOUT_S) -> T:

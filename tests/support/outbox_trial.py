@@ -39,6 +39,8 @@ _GROUPS: Final = 99
 """Row groups. Each belongs to one user, because it is a multiple of their number."""
 _WAIT_S: Final = 900.0
 _SAY_S: Final = 10.0
+_QUIET_S: Final = 120.0
+"""Items that do not come for this long do not come."""
 _PARKED_MAX: Final = 10_000
 
 
@@ -244,11 +246,13 @@ class OutboxTrial:
         """By item id: an item whose ack was late comes again."""
         with SyncClient(self.host.address) as client:
             # A reply without items does not say that none is left: a shard of a slow machine may be late.
-            while client.count(ItemFilter(TOPIC)).items:
+            quiet_s = time.monotonic() + _QUIET_S
+            while client.count(ItemFilter(TOPIC)).items and time.monotonic() < quiet_s:
                 deliveries = client.dequeue({TOPIC: 500}, lease_ms=60_000, wait_ms=100)
                 payloads |= {each.id: each.payload.decode() for each in deliveries}
                 if deliveries:
                     client.ack(deliveries)
+                    quiet_s = time.monotonic() + _QUIET_S
         self._say(f"delivered: {len(payloads)} items")
         found: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for item, payload in payloads.items():

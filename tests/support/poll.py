@@ -14,7 +14,7 @@ from typing import Final
 
 PAUSE_S: Final = 0.02
 TIMEOUT_S: Final = 120.0
-"""For what comes if all is well, however slow a busy machine is; below the limit of pytest."""
+"""A guard against hanging: a busy machine may need ten seconds to start a Python."""
 _SOON_S: Final = 0.002
 
 

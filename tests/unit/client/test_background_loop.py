@@ -85,11 +85,13 @@ def test_call_whose_caller_is_interrupted_while_it_submits_it_does_not_go_on(
         return await result_after(3_600)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", be_interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        background.run(begin, found.append)
-    assert background.run(count_tasks) == 1
-    assert begun.is_set() is is_known
-    background.close(nothing)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            background.run(begin, found.append)
+        assert background.run(count_tasks) == 1
+        assert begun.is_set() is is_known
+    finally:
+        background.close(nothing)
     assert found == []
 
 

@@ -17,7 +17,7 @@ from shardmgr import layout_changes
 from shardmgr.cluster_identity import read_identity
 from shardmgr.documents import LAYOUT
 from shardmgr.model import Layout, ShardSpec
-from shardmgr.registry.port import RegistryFailed
+from shardmgr.registry.port import RegistryError, RegistryFailed, RegistryOutcomeUnknown, RegistryUnreachable
 from tests.support.local_ensemble import LocalEnsemble
 from tests.unit.cli.commands.test_item_commands import client, run
 
@@ -121,14 +121,19 @@ def test_init_leaves_a_cluster_of_other_shards_as_it_is(run: Run, place: Place) 
     assert len(place.tables()) == 2
 
 
-def test_tables_exist_before_the_shards(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"), [(RegistryFailed, 1), (RegistryOutcomeUnknown, 1), (RegistryUnreachable, UNREACHABLE)]
+)
+def test_tables_exist_before_the_shards(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch, error: type[RegistryError], code: int
+) -> None:
     async def interrupted(*arguments: object) -> bool:
-        raise RegistryFailed("it went away")
+        raise error("it went away")
 
     with monkeypatch.context() as patch:
         patch.setattr(layout_changes, "create_layout", interrupted)
         result = run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes")
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (UNREACHABLE, "Error: it went away")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (code, "Error: it went away")
     assert len(place.tables()) == 2
     assert run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes").exit_code == 0
 
