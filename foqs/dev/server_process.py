@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
 SEARCH_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 """Where servers are looked for besides PATH."""
+_PORTS: Final = range(10_000, 20_000)
 _recent_ports: Final[deque[int]] = deque(maxlen=1_000)
 """The ports that `free_port` returned last."""
 
@@ -184,16 +186,16 @@ def find_program(name: str, package: str) -> str:
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens now, and which this process did not get lately.
 
-    The kernel may offer one port twice before anybody listens there.
+    It is below the ports that the kernel gives to outgoing connections: one of those could take it before a server listens
+    there. Raises ServerNotAvailable if none is free.
     """
-    with ExitStack() as offered:
-        while True:
-            probe = offered.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            if port not in _recent_ports:
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if port not in _recent_ports:
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("127.0.0.1", port))
                 _recent_ports.append(port)
                 return port
+    raise ServerNotAvailable(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1; stop servers there")
 
 
 def unprivileged_user(name: str) -> str | None:
